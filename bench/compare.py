@@ -11,7 +11,7 @@ Usage: bench/run compare [OPTION ...] A B
   --cpu             compare the processor's time, which other programs on the machine disturb less than the clock's
   --counter NAME    compare this counter in the place of time
   --confidence P    that all intervals of the table hold together (0.95)
-  --out PATH        writes PATH.md, PATH.json and, where there is gnuplot, PATH.svg (out/bench/compare)
+  --out PATH        writes PATH.md, PATH.json and PATH.svg (out/bench/compare)
 
 Each pair is two processes, one behind the other, and which goes first changes from round to round. A's names and B's must agree, behind
 the subject; what only one of them has is left out, and said. Exit status: 0, 1 if something could not be run, 2 for wrong arguments."""
@@ -30,11 +30,13 @@ import time
 from typing import NamedTuple
 
 import paired
-from plot import FONT, escaped, gnuplot
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+from draw import draw  # noqa: E402
+
 DEADLINE = 600  # seconds, of one process
-COLORS = {"noise": "#999999", "faster": "#1f5fa8", "slower": "#b5482a"}
+COLORS = {"faster": 0, "slower": 1, "noise": "grey"}
 
 
 class Failure(Exception):
@@ -169,33 +171,17 @@ def as_json(a, b, options, lines, found):
             "differs": one.differs} for (name, pairs, unit), one in zip(lines, found)]}
 
 
-def draw(options, lines, found, path):
-    """A line for each interval, beside that of no difference."""
-    width, height = 980, 110 + 24 * len(lines)
-    # gnuplot formats the names of ticks.
-    names = ", ".join('"{}" {}'.format(escaped(name).replace("%", "%%"), len(lines) - k) for k, (name, _, _) in enumerate(lines))
-    end = 1.15 * max(0.5, *(abs(paired.percent(bound)) for one in found for bound in (one.low, one.high)))
-    plots, data = [], []
-    for kind, color in COLORS.items():
-        rows = [f"{paired.percent(one.ratio)} {len(lines) - k} {paired.percent(one.low)} {paired.percent(one.high)}"
-                for k, one in enumerate(found) if verdict(one) == kind]
-        if rows:
-            plots.append(f"'-' with xerrorbars pt 7 ps 0.7 lw 2 lc rgb '{color}'")
-            data.append("\n".join([*rows, "e"]))
-    gnuplot(f"""
-set terminal svg size {width},{height} font "sans,{FONT}" background "white"
-set output "{escaped(str(path))}"
-set lmargin at screen 0.36; set rmargin at screen 0.97
-set tmargin at screen {1 - 50 / height}; set bmargin at screen {55 / height}
-set xrange [{-end}:{end}]; set yrange [0.4:{len(lines) + 0.6}]; set format x "%+g"
-set grid xtics lc rgb "#e4e4e4"; set ytics ({names}) noenhanced scale 0; unset key
-set xlabel "{escaped(options.words)}, B against A, percent; grey: noise" noenhanced
-set label "{options.rounds} pairs; all intervals together hold with {100 * options.confidence:g} %" at screen 0.5,{1 - 22 / height} center \
-font ",{FONT + 2}"
-set arrow from 0,graph 0 to 0,graph 1 nohead dt 2 lc rgb "#555555"
-plot {", ".join(plots)}
-{chr(10).join(data)}
-""")
+def picture(options, lines, found, path):
+    """A row for each line: its ratio and interval, on a logarithmic axis, next to that of no difference."""
+    a, b = (":".join(filter(None, (pathlib.Path(one.program).name, one.subject))) for one in (options.a, options.b))
+    less, more = ("smaller", "larger") if options.counter else ("faster", "slower")
+    names = {"faster": f"B is {less}", "slower": f"B is {more}", "noise": "noise: the interval contains 1"}
+    series = [{"name": names[kind], "color": color, "line": False, "marks": 0, "points": [
+                  (one.ratio, row) for row, one in enumerate(found) if verdict(one) == kind]} for kind, color in COLORS.items()]
+    series += [{"points": [(one.low, row), (one.high, row)], "color": COLORS[verdict(one)]} for row, one in enumerate(found)]
+    draw(path, {"x": {"label": f"{options.words} of B / {options.words} of A, logarithmic; all intervals hold with "
+                               f"{100 * options.confidence:g} %", "log": True}, "y": {"rows": [name for name, *_ in lines]}, "series": series, "lines": [{"x": 1}]},
+         title=f"A is {a}; B is {b}")
 
 
 def main(arguments):
@@ -238,10 +224,7 @@ def main(arguments):
     table = markdown(options.a, options.b, options, lines, found)
     written[0].write_text(table)
     written[1].write_text(json.dumps(as_json(options.a, options.b, options, lines, found), indent=1) + "\n")
-    if shutil.which("gnuplot"):
-        draw(options, lines, found, written[2])
-    else:
-        written.pop()
+    picture(options, lines, found, written[2])
     print(table, *written, sep="\n")
     return 0
 

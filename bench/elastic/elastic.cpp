@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // elastic PICTURE.svg [DATA]: 1-bit Adam on Fashion-MNIST over thread ranks, 4 that save, 3 that go on and save, 6 that go on;
-// beside 4 that never stop. Draws both losses with gnuplot.
+// next to 4 that never stop. Draws both losses.
 
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
@@ -18,9 +19,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../tools/train/gnuplot.hpp"
 #include "../../tools/train/idx.hpp"
-#include "../../tools/train/output.hpp"
+#include "../../tools/train/picture.hpp"
 #include "terse/checkpoint/folder.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
 #include "terse/terse.hpp"
@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 constexpr index_t inputs = 784, hidden = 64, classes = 10;
 constexpr std::int64_t batch = 96;  // of all ranks together, however many there are
 constexpr std::uint64_t freeze = 150, first_stop = 400, second_stop = 800, end = 1200;
-constexpr std::size_t window = 25;  // steps that a point of the curve is the mean of
+constexpr std::ptrdiff_t window = 25;  // steps that a point of the curve is the mean of
 
 Layout layers() {
   Layout layout;
@@ -140,37 +140,25 @@ void run(const train::Dataset& data, int ranks, std::uint64_t until, const fs::p
   });
 }
 
-std::string points_of(const char* name, const std::vector<double>& losses) {
-  std::string text = std::string("$") + name + " << EOD\n";
-  for (std::size_t i = window; i <= losses.size(); i += window)
-    text += std::to_string(i) + " " +
-            std::to_string(std::accumulate(losses.begin() + static_cast<std::ptrdiff_t>(i - window),
-                                           losses.begin() + static_cast<std::ptrdiff_t>(i), 0.0) /
-                           static_cast<double>(window)) +
-            "\n";
-  return text + "EOD\n";
+nlohmann::ordered_json means_of(const std::vector<double>& losses) {
+  auto points = nlohmann::ordered_json::array();
+  for (auto last = losses.begin(); losses.end() - last >= window; last += window)
+    points.push_back({last + window - losses.begin(), std::accumulate(last, last + window, 0.0) / window});
+  return points;
 }
 
-std::string script_of(const std::vector<double>& whole, const std::vector<double>& elastic) {
-  const auto line = [](std::uint64_t step, const char* words) {
-    const std::string at = std::to_string(step);
-    return "set arrow from " + at + ", graph 0 to " + at +
-           ", graph 1 nohead lc rgb '#777777' lw 1.2 dt (7,5)\nset label '" + words + "' at " + at +
-           ", graph 0.06 offset 0.6,0 font 'Helvetica,12' textcolor rgb '#555555'\n";
-  };
-  return "set terminal svg size 760,420 font 'Helvetica,14' background '#ffffff' linewidth 1\nset encoding "
-         "utf8\n" +
-         points_of("whole", whole) + points_of("elastic", elastic) +
-         "set border 3 lc rgb '#444444' lw 1\nset tics nomirror out scale 0.6 textcolor rgb '#222222'\n"
-         "set grid xtics ytics lc rgb '#e4e4e4' lw 1 lt 1\nset logscale y\nset yrange [0.25:1.2]\n"
-         "set ytics (0.3, 0.4, 0.5, 0.7, 1)\nset xrange [0:" +
-         std::to_string(end) +
-         "]\nset key top right Left reverse samplen 2.2 spacing 1.25 textcolor rgb '#222222'\n"
-         "set xlabel 'step, of 96 pictures'\nset ylabel 'training loss, mean of " +
-         std::to_string(window) + " steps'\n" + line(freeze, "compressed") +
-         line(first_stop, "3 ranks go on") + line(second_stop, "6 ranks go on") +
-         "plot $whole using 1:2 with lines lw 2.2 lc rgb '#9cc3ea' title '4 ranks that never stop', "
-         "$elastic using 1:2 with lines lw 1.6 lc rgb '#b5482a' title '4, 3 and 6 ranks'\n";
+nlohmann::ordered_json picture_of(const std::vector<double>& whole, const std::vector<double>& elastic) {
+  return {
+      {"panels",
+       {{{"x", {{"label", "step, of 96 training images"}, {"range", {0, end}}}},
+         {"y", {{"label", "training loss, mean of 25 steps"}, {"log", true}}},
+         {"series",
+          {{{"name", "4 ranks without a stop"}, {"points", means_of(whole)}, {"width", 6}, {"color", "pale"}},
+           {{"name", "4 ranks, from step 400 on 3, from step 800 on 6"}, {"points", means_of(elastic)}}}},
+         {"lines",
+          {{{"x", freeze}, {"text", "compression starts"}},
+           {{"x", first_stop}, {"text", "3 ranks resume"}},
+           {{"x", second_stop}, {"text", "6 ranks resume"}}}}}}}};
 }
 
 double last_mean(const std::vector<double>& losses) {
@@ -197,7 +185,7 @@ int main(int count, char** arguments) try {
   fs::remove_all(folder);
   std::printf("training loss, mean of the last 100 of %d steps: 4 ranks %.4f; 4, 3 and 6 ranks %.4f\n",
               static_cast<int>(end), last_mean(whole), last_mean(elastic));
-  train::write_output(arguments[1], train::draw(script_of(whole, elastic)));
+  train::write_picture(arguments[1], picture_of(whole, elastic));
   return 0;
 } catch (const std::exception& fault) {
   std::fprintf(stderr, "elastic: %s\n", fault.what());

@@ -154,7 +154,7 @@ def ended_by_signals():
 def build(target="bench/bench_network", *packages):
     # Debian's LibTorch and Open MPI with g++.
     subprocess.run([ROOT / "scripts" / "require", "g++", "meson", "ninja-build", "pkg-config", "libboost-mpi-dev", "libopenmpi-dev",
-                    "openmpi-bin", "libtorch-dev", "libopenblas0-pthread", "iproute2", "gnuplot-nox", *packages], check=True)
+                    "openmpi-bin", "libtorch-dev", "libopenblas0-pthread", "iproute2", *packages], check=True)
     folder = ROOT / "build" / "network"
     # A folder of earlier days has no examples, or lacks what packages have brought since.
     if subprocess.run(["ninja", "-C", folder, "-n", target], capture_output=True).returncode != 0:

@@ -19,7 +19,7 @@
         def table(self, results):                    # header and lines
             return ["method", "loss"], [[row["method"], lines[-1]["loss"]] for row, lines in results]
 
-        def picture(self, results):                  # arguments of bench/network/picture.draw, or None
+        def picture(self, results):                  # a panel of scripts/draw.py, or None
             return None
 
 A row's key holds all settings that decide about its result, so that changed settings are another row. Its first value names the row,
@@ -78,7 +78,7 @@ class Experiment:
                     raise Missing(f"{self.program(target)} is not built, since one of its dependencies is missing")
             return
         tools = ["g++", "meson", "ninja-build", "pkg-config"] if self.programs else []
-        packages = ["gnuplot-nox", *tools, *self.packages, *self.data]
+        packages = [*tools, *self.packages, *self.data]
         if subprocess.run([ROOT / "scripts" / "require", *packages]).returncode != 0:
             raise Missing("not all of its Debian packages are there: " + " ".join(packages))
         if self.programs:

@@ -65,14 +65,14 @@ class FineTune(Experiment):
     def picture(self, results):
         """The methods of all seeds, and direct quantization where it is as good."""
         runs = {method: seeds for method, seeds in by_method(results).items() if method in (*METHODS, "direct:4/8")}
-        lines = []
+        series = []
         for method, seeds in runs.items():
             epochs = zip(*(run["epochs"] for run in seeds.values()))
             points = [(statistics.mean(one["forward_bytes_so_far"] + one["backward_bytes_so_far"] for one in epoch) / 1e6,
                        statistics.mean(one["training_loss"] for one in epoch)) for epoch in epochs]
-            lines.append((method, points, False))
-        return {"lines": lines, "xlabel": "MB that all stages have sent", "ylabel": "training loss of the epoch, nats",
-                "logarithmic": "xy"}
+            series.append({"name": method.replace(":", " "), "points": points, "marks": True, "label": True})
+        return {"x": {"label": "MB that all stages have sent; a mark after each epoch; 4/8: 4 bits forward, 8 bits backward", "log": True},
+                "y": {"label": "training loss of the epoch, nats", "log": True}, "series": series}
 
 
 def write_small_model(folder, pieces=None, more={}, **settings):

@@ -95,12 +95,12 @@ class Race(Experiment):
 
     def picture(self, results):
         """The first seed's held-out losses of PICTURED, without the steep beginning."""
-        curves = []
+        series = []
         for key, lines in results:
             points = [(line["step"], line["held_out"]) for line in lines[len(lines) // 10:] if line["held_out"] is not None]
             if key["seed"] == self.seeds[0] and key["name"] in PICTURED and points:
-                curves.append((key["name"], points, False))
-        return {"lines": curves, "xlabel": "steps", "ylabel": "held-out loss", "logarithmic": "", "falling": True}
+                series.append({"name": key["name"], "points": points})
+        return {"x": {"label": "steps"}, "y": {"label": "held-out loss"}, "series": series}
 
 
 def reached(curve, loss):

@@ -11,9 +11,9 @@
 #include <limits>
 #include <vector>
 
-#include "../../tools/train/gnuplot.hpp"
 #include "../../tools/train/output.hpp"
 #include "../../tools/train/parse.hpp"
+#include "../../tools/train/picture.hpp"
 
 namespace bias {
 namespace {
@@ -97,7 +97,7 @@ void add_options(CLI::App& app, Options& o) {
   group = "Output";
   in_group(app.add_option("--json", o.json, "write limits and settings")->check(file), "FILE");
   in_group(app.add_option("--csv", o.csv, "write the error after each iteration")->check(file), "FILE");
-  in_group(app.add_option("--plot", o.plot, "draw it (with gnuplot)")->check(file), "FILE.svg");
+  in_group(app.add_option("--plot", o.plot, "draw it")->check(file), "FILE.svg");
 
   train::add_help(app);
   app.footer(fmt::format(

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "../../tools/train/gnuplot.hpp"
 #include "../../tools/train/output.hpp"
+#include "../../tools/train/picture.hpp"
 
 namespace bias {
 namespace {
@@ -154,23 +154,17 @@ nlohmann::ordered_json json_of(const Experiment& experiment) {
   return methods;
 }
 
-/// Colours that the colour-blind tell apart, and dashes: methods that come to rest together lie on each other.
+/// Width and dashes of a method's line: methods that come to rest together lie on each other.
 struct Line {
   Method method;
-  const char* colour;
   double width;
-  const char* dashes;
+  int dash;
 };
-constexpr std::array lines{Line{Method::awc_dmsgd, "#882255", 2, "1"},
-                           Line{Method::dmsgd, "#D55E00", 2, "1"},
-                           Line{Method::da_dmsgd, "#E69F00", 2, "1"},
-                           Line{Method::momentum_consensus, "#CC79A7", 2, "(10,4)"},
-                           Line{Method::dsgd, "#B5B5B5", 5, "1"},
-                           Line{Method::decentlam, "#0072B2", 2, "1"},
-                           Line{Method::qg_dmsgd, "#111111", 1.6, "(4,4)"},
-                           Line{Method::d2, "#56B4E9", 2, "1"},
-                           Line{Method::gradient_tracking, "#009E73", 2, "1"},
-                           Line{Method::momentum_tracking, "#117733", 2, "(8,3)"}};
+constexpr std::array lines{Line{Method::awc_dmsgd, 2, 0},         Line{Method::dmsgd, 2, 0},
+                           Line{Method::da_dmsgd, 2, 0},          Line{Method::dsgd, 6, 0},
+                           Line{Method::decentlam, 2, 0},         Line{Method::momentum_consensus, 2, 1},
+                           Line{Method::qg_dmsgd, 2, 2},          Line{Method::d2, 2, 0},
+                           Line{Method::gradient_tracking, 2, 0}, Line{Method::momentum_tracking, 2, 1}};
 
 struct Point {
   std::size_t iteration;
@@ -204,72 +198,50 @@ std::size_t end_of_axis(std::size_t last, std::size_t iterations) {
   return std::min((wanted / unit + 1) * unit, iterations);
 }
 
-/// A logarithmic y axis: powers of ten, and where there are few of them what lies between.
-std::string axis(double lowest, double highest) {
-  std::string text = fmt::format("set yrange [{:.3g}:{:.3g}]\n", lowest, highest);
-  if (highest / lowest > 100) return text + "set ytics autofreq\nset format y '10^{%L}'\n";
-  std::string ticks;
-  for (double decade = std::pow(10, std::floor(std::log10(lowest))); decade <= highest; decade *= 10)
-    for (const double part : {1, 2, 5})
-      ticks += fmt::format("{}{:g}", ticks.empty() ? "" : ", ", part * decade);
-  return text + fmt::format("set ytics ({})\nset format y '%g'\n", ticks);
-}
-
 /// Left, how the biased methods come to rest; right, how far the others go.
-std::string gnuplot_script(const Options& options, const Problem& problem, const Experiment& experiment) {
-  constexpr double far = 10, near = 1e-16;  // what is beyond leaves the picture
-  std::string data, plots;
+nlohmann::ordered_json picture_of(const Options& options, const Problem& problem,
+                                  const Experiment& experiment) {
+  using Json = nlohmann::ordered_json;
+  constexpr double far = 10, near = 1e-16;  // the picture ends there
+  Json series = Json::array();
   double lowest = 1, highest = near, lowest_bias = 1;
   std::size_t biased = 0, all = 0;
   for (const Line& line : lines) {
     const Result& result = *std::find_if(experiment.results.begin(), experiment.results.end(),
                                          [&](const Result& one) { return one.method == line.method; });
     const std::vector<Point> points = thinned(result.curve.errors);
-    std::string rows;
+    Json shown = Json::array();
     for (const auto& [iteration, error] : points) {
       if (!(error > near && error < far)) continue;
-      rows += fmt::format("{} {:.4g}\n", iteration, error);
+      shown.push_back({iteration, error});
       lowest = std::min(lowest, error);
       highest = std::max(highest, error);
     }
-    if (rows.empty()) continue;
+    if (shown.empty()) continue;
     if (has_limit(result)) all = std::max(all, arrival(points, result.limit, 2));
     if (result.end == End::at_rest) {
       lowest_bias = std::min(lowest_bias, result.limit);
       biased = std::max(biased, arrival(points, result.limit, 1.1));
     }
-    // Names of data blocks are identifiers.
-    const int block = static_cast<int>(line.method);
-    data += fmt::format("$curve{} << EOD\n{}EOD\n", block, rows);
-    plots += fmt::format("{}$curve{} using 1:2 with lines lc rgb '{}' lw {} dt {} title '{}  ({})'",
-                         plots.empty() ? "" : ", ", block, line.colour, line.width, line.dashes,
-                         title(line.method),
-                         has_limit(result) ? fmt::format("{:.1e}", result.limit) : word_of(result.end));
+    const std::string end = has_limit(result) ? fmt::format("{:.1e}", result.limit) : word_of(result.end);
+    Json one{{"name", fmt::format("{} ({})", title(line.method), end)},
+             {"points", std::move(shown)},
+             {"width", line.width},
+             {"dash", line.dash}};
+    if (line.method == Method::dsgd) one["color"] = "pale";
+    series.push_back(std::move(one));
   }
-  if (plots.empty()) throw input_error("there is no curve to plot");
-
   const auto iterations = static_cast<std::size_t>(options.settings.iterations);
-  return data +
-         "set terminal svg size 1160,450 font 'sans-serif,14' background '#ffffff' linewidth 1\n"
-         "set encoding utf8\n"
-         "set multiplot layout 1,2 margins 0.072,0.708,0.135,0.885 spacing 0.068\n"
-         "set border 3 lc rgb '#444444' lw 1\n"
-         "set tics nomirror out scale 0.6 textcolor rgb '#222222'\n"
-         "set grid xtics ytics lc rgb '#e6e6e6' lw 1 lt 1\n"
-         "set logscale y\nunset mytics\n"
-         "set xlabel 'iteration' offset 0,0.3\nunset key\n" +
-         fmt::format(
-             "set ylabel '{}' offset 0.4,0\n"
-             "set title 'Where methods come to rest' font 'sans-serif,16' offset 0,-0.3\n"
-             "set xrange [0:{}]\n{}plot {}\n",
-             problem.is_square() ? "(1/n) Σ_i |{x_i} − x*|² / |x*|²" : "|x_i|",
-             end_of_axis(biased, iterations), axis(lowest_bias / 2, highest * 1.2), plots) +
-         fmt::format(
-             "unset ylabel\nset key at screen 0.724,0.885 left top Left reverse samplen 2.6 spacing 1.4 "
-             "textcolor rgb '#222222' title 'method  (limit)' left\n"
-             "set title 'As far as fp32 goes'\nset xrange [0:{}]\n{}plot {}\n"
-             "unset multiplot\n",
-             end_of_axis(all, iterations), axis(lowest / 2, highest * 1.2), plots);
+  const auto panel = [&](const char* words, std::size_t end, double low) {
+    return Json{{"title", words},
+                {"x", {{"label", "iteration"}, {"range", {0, end_of_axis(end, iterations)}}}},
+                {"y", {{"log", true}, {"range", {low / 2, highest * 1.2}}}},
+                {"series", series}};
+  };
+  Json left = panel("The methods with a bias come to rest", biased, lowest_bias);
+  left["y"]["label"] = problem.is_square() ? "mean of |x_i − x*|² / |x*|²" : "|x_i|";
+  return {{"panels", {std::move(left), panel("The others go on to the rounding of fp32", all, lowest)}},
+          {"title", "In brackets: the limit"}};
 }
 
 }  // namespace
@@ -339,13 +311,7 @@ void write_csv(const Options& options, const std::vector<Experiment>& experiment
 }
 
 void write_plot(const Options& options, const Problem& problem, const Experiment& experiment) {
-  std::string picture;
-  try {
-    picture = train::draw(gnuplot_script(options, problem, experiment));
-  } catch (const input_error& fault) {
-    throw input_error(fmt::format("{}: can't be drawn: {}", options.plot, fault.what()));
-  }
-  train::write_output(options.plot, picture);
+  train::write_picture(options.plot, picture_of(options, problem, experiment));
 }
 
 }  // namespace bias

@@ -48,7 +48,7 @@ std::string format_table(const Options& options, const Problem& problem,
 void write_json(const Options& options, const std::vector<Experiment>& experiments);
 /// One row for each iteration: graph, method, iteration (from 1), error.
 void write_csv(const Options& options, const std::vector<Experiment>& experiments);
-/// An SVG picture, by gnuplot.
+/// An SVG picture of the errors against iterations.
 void write_plot(const Options& options, const Problem& problem, const Experiment& experiment);
 
 }  // namespace bias

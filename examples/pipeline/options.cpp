@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "../../tools/train/command_line.hpp"
-#include "../../tools/train/gnuplot.hpp"
 #include "../../tools/train/output.hpp"
 #include "../../tools/train/parse.hpp"
+#include "../../tools/train/picture.hpp"
 #include "help.hpp"
 
 namespace pipeline {
@@ -171,7 +171,7 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   group = "Output";
   in_group(train::add_file(app, "--json", o.json, "FILE",
                            "write all that was found; -: a line in place of the table"));
-  in_group(train::add_file(app, "--plot", o.plot, "FILE.svg", "draw it (with gnuplot)"));
+  in_group(train::add_file(app, "--plot", o.plot, "FILE.svg", "draw it"));
   in_group(train::add_file(app, "--cache", o.cache, "FOLDER", "keep what was trained beforehand there"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress"));
   number("--deadline", o.deadline, 0.1, 1e6, "600", "seconds that a stage waits for another");

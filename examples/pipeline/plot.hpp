@@ -8,7 +8,7 @@
 namespace pipeline {
 
 /// Training loss against epochs and against what all stages have sent, means over the seeds. Throws train::input_error
-/// where gnuplot or the file fails.
+/// if it can't be drawn or written.
 void write_plot(const Options& options, const std::vector<Run>& runs);
 
 }  // namespace pipeline

@@ -123,6 +123,8 @@ def check_programs(folder):
     expect(all(len(line["a"]) == len(line["b"]) == 4 for line in result["benchmarks"]), "not four pairs of each")
     table = (folder / "out.md").read_text()
     expect(table.count("| noise:") == 2 and table.count("| B is faster by") == 1, table)
+    picture = (folder / "out.svg").read_text()
+    expect(all(words in picture for words in (">A is old; B is new<", ">B is faster<", ">Sign/pack/4096<")), picture)
 
     expect("round" not in text, f"progress in a pipe: {text}")
     compare("--cpu", old, new)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the picture of tools/compare shows: the frontier by its definition, on points with ties; names that cover neither
-each other nor the frontier's points and line; and the table in docs/choosing.md, read and written again.
+"""What the picture of tools/compare shows: the frontier by its definition, on points with ties; and the table in docs/choosing.md, read and
+written again.
 
 Usage: compare.py ROOT
 """
@@ -34,27 +34,11 @@ def check_frontier(points):
         expect((one in front) != beaten, f"{one} of {points}, beaten: {beaten}, frontier: {front}")
 
 
-def check_names(spots, width):
-    boxes = compare.place_names(spots, width)
-    for k, (left, bottom, right, top) in enumerate(boxes):
-        for other in boxes[:k]:
-            apart = right <= other[0] or other[2] <= left or top <= other[1] or other[3] <= bottom
-            expect(apart, f"names {k} and another of {spots} overlap: {boxes}")
-        for (x, y, _), (to, high, _) in zip(spots, spots[1:] + spots[-1:]):
-            for step in range(21):
-                at = x + step / 20 * (to - x), y + step / 20 * (high - y)
-                expect(not (left < at[0] < right and bottom < at[1] < top), f"name {k} of {spots} covers the line at {at}")
-        expect(right <= width, f"name {k} of {spots} leaves the panel")
-
-
 def main():
     draw = random.Random(1)
     check_frontier([])
     for _ in range(300):
         check_frontier([(draw.randrange(6), draw.randrange(6)) for _ in range(draw.randrange(1, 12))])
-        count = draw.randrange(1, 8)
-        xs, ys = (sorted(draw.sample(range(1, 380), count)) for _ in range(2))
-        check_names([(x, y, draw.choice(["lamb", "one-bit-adam", "swarm-sgd-non-blocking"])) for x, y in zip(xs, ys)], 390)
     page = (root / "docs/choosing.md").read_text()
     rows = compare.rows_in(page)
     methods = sorted(method for family in compare.FAMILIES.values() for method in family)

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 root = pathlib.Path(sys.argv[1])
-FILES = ["examples/evidence/run", "examples/evidence/evidence.py", "bench/network/links.py", "bench/network/picture.py"]
+FILES = ["examples/evidence/run", "examples/evidence/evidence.py", "bench/network/links.py", "scripts/draw.py"]
 EXPERIMENT = '''
 import sys
 from evidence import Experiment, Row

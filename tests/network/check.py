@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/network: namespaces are removed however the program ends, on a stand-in for `ip`; names in pictures stand apart, in order
-and inside; figures come out of the table as they should. With root and iproute2: links hold their bandwidth.
+"""bench/network: namespaces are removed however the program ends, on a stand-in for `ip`; figures come out of the table as
+they should. With root and iproute2: links hold their bandwidth.
 
 Usage: check.py ROOT
 """
@@ -21,7 +21,6 @@ sys.dont_write_bytecode = True  # beside the scripts
 FOLDER = pathlib.Path(sys.argv[1]).resolve() / "bench/network"
 sys.path.insert(0, str(FOLDER))
 import links  # noqa: E402
-import picture  # noqa: E402
 
 # Keeps account of namespaces as files, and says of one, when it is asked first, that a process is in it.
 IP = """#!/bin/sh
@@ -92,19 +91,6 @@ def check_removal(number):
             time.sleep(0.05)
 
 
-def check_spread():
-    draw = random.Random(1)
-    for _ in range(200):
-        height = draw.uniform(20, 30) * picture.LINE
-        wanted = [draw.uniform(0, height) for _ in range(draw.randrange(1, 20))]
-        places = picture.spread(wanted, height)
-        order = sorted(range(len(wanted)), key=lambda k: wanted[k])
-        for k, after in zip(order, order[1:]):
-            expect(places[after] - places[k] > picture.LINE - 1e-6, f"names of {wanted} overlap or change places: {places}")
-        expect(min(places) > picture.LINE / 2 - 1e-6 and max(places) < height - picture.LINE / 2 + 1e-6, f"{places} leave {height}")
-    expect(picture.spread([100, 300], 400) == [100, 300], "names that have room move")
-
-
 def check_table():
     run = script("run")
     text = run.table({100.0: {"adam": {"seconds": [9, 2, 1], "gradient": [0.5, 0.5, 4], "bytes": 10_000_000},
@@ -131,7 +117,6 @@ def check_bandwidth():
 
 for one in (0, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
     check_removal(one)
-check_spread()
 check_table()
 if reason := links.why_not():
     print(f"bandwidths are not checked: {reason}")

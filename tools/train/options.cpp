@@ -19,10 +19,10 @@
 
 #include "any_graph.hpp"
 #include "command_line.hpp"
-#include "gnuplot.hpp"
 #include "help.hpp"
 #include "output.hpp"
 #include "parse.hpp"
+#include "picture.hpp"
 #include "words.hpp"
 
 namespace train {
@@ -325,7 +325,7 @@ void add_options(CLI::App& app, Options& o) {
       add_file(app, "--csv", o.csv, "FILE",
                "write loss and bytes of every step; after which step bytes of late means leave depends on "
                "timing"));
-  in_group(add_file(app, "--plot", o.plot, "FILE.svg", "draw loss against steps and bytes (with gnuplot)"));
+  in_group(add_file(app, "--plot", o.plot, "FILE.svg", "draw loss against steps and bytes"));
   in_group(add_file(app, "--checkpoint", o.checkpoint, "DIR", "save the state of all ranks"));
   in_group(add_number<std::int64_t>(app, "--checkpoint-every", o.checkpoint_every, count(any),
                                     "a whole number above 0", "",

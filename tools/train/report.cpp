@@ -13,9 +13,9 @@
 #include <set>
 #include <utility>
 
-#include "gnuplot.hpp"
 #include "input_error.hpp"
 #include "output.hpp"
+#include "picture.hpp"
 
 namespace train {
 namespace {
@@ -63,122 +63,68 @@ std::vector<std::size_t> points_to_draw(std::size_t steps) {
   return {points.begin(), points.end()};
 }
 
-std::string gnuplot_script(const std::vector<Run>& runs) {
-  // Okabe and Ito's colours, which the colour-blind tell apart too; after them the same with gaps.
-  constexpr std::array<const char*, 6> colours{"#0072B2", "#D55E00", "#009E73",
-                                               "#CC79A7", "#E69F00", "#56B4E9"};
-  constexpr std::array<const char*, 3> gaps{"1", "(9,3)", "(3,3)"};
+nlohmann::ordered_json picture_of(const std::vector<Run>& runs) {
+  using Json = nlohmann::ordered_json;
   const bool seeds_differ =
       std::any_of(runs.begin(), runs.end(), [&](const Run& run) { return run.seed != runs.front().seed; });
-
-  std::string data;
-  std::string by_step;
-  std::string by_bytes;
-  std::string lines_by_step;
-  std::string lines_by_bytes;
-  std::set<std::int64_t> starts;
+  Json by_step = Json::array(), by_bytes = Json::array(), starts = Json::array(),
+       sent_at_starts = Json::array();
+  std::set<std::int64_t> known_starts;
   std::int64_t longest = 1;
-  double lowest = HUGE_VAL;
-  double highest = 0;
-  double first = 0;
-  const auto dashed_line = [](double x, int tag) {
-    return fmt::format(
-        "set arrow {} from {:.9g}, graph 0 to {:.9g}, graph 1 nohead lc rgb '#777777' lw 1.2 dt (7,5)\n", tag,
-        x, x);
-  };
-  for (std::size_t r = 0; r < runs.size(); ++r) {
-    const Run& run = runs[r];
+  double lowest = HUGE_VAL, highest = 0, first = 0;
+  bool sends = false;
+  for (const Run& run : runs) {
     const std::vector<double> loss = running_mean(run.train_loss);
     const auto megabytes = [&run](std::size_t step) {
       return step < run.bytes_after_step.size() ? static_cast<double>(run.bytes_after_step[step]) / 1e6 : 0.0;
     };
-    std::string rows;
-    bool sends = false;
+    Json over_steps = Json::array(), over_bytes = Json::array();
     if (!loss.empty())
       for (const std::size_t i : points_to_draw(loss.size())) {
         if (!std::isfinite(loss[i]) || loss[i] <= 0) continue;
-        rows += fmt::format("{} {:.6g} {:.6g}\n", i + 1, loss[i], megabytes(i));
-        sends = sends || megabytes(i) > 0;
+        over_steps.push_back({i + 1, loss[i]});
+        if (megabytes(i) > 0) over_bytes.push_back({megabytes(i), loss[i]});
         lowest = std::min(lowest, loss[i]);
         highest = std::max(highest, loss[i]);
       }
-    if (rows.empty()) continue;
+    if (over_steps.empty()) continue;
     if (std::isfinite(loss.front())) first = std::max(first, loss.front());
     longest = std::max(longest, static_cast<std::int64_t>(loss.size()));
-    data += fmt::format("$run{} << EOD\n{}EOD\n", r, rows);
-    const std::string title =
+    const std::string name =
         seeds_differ ? fmt::format("{}, seed {}", run.optimizer, run.seed) : run.optimizer;
-    const std::string style =
-        fmt::format("with lines lc rgb '{}' lw {} dt {} title '{}'", colours[r % colours.size()],
-                    runs.size() > 3 ? 1.6 : 2.4, gaps[r / colours.size() % gaps.size()], title);
-    by_step += fmt::format("{}$run{} using 1:2 {}", by_step.empty() ? "" : ", ", r, style);
-    if (sends)
-      by_bytes +=
-          fmt::format("{}$run{} using ($3 > 0 ? $3 : NaN):2 {}", by_bytes.empty() ? "" : ", ", r, style);
+    sends = sends || !over_bytes.empty();
+    by_step.push_back({{"name", name}, {"points", std::move(over_steps)}});
+    by_bytes.push_back({{"name", name}, {"points", std::move(over_bytes)}});
     // A line after the first few steps would be one on the axis.
     if (run.warmup_steps * 100 > run.steps && run.warmup_steps < run.steps) {
-      if (starts.insert(run.warmup_steps).second)
-        lines_by_step += dashed_line(static_cast<double>(run.warmup_steps), static_cast<int>(r) + 1);
+      if (known_starts.insert(run.warmup_steps).second)
+        starts.push_back(
+            {{"x", run.warmup_steps}, {"text", known_starts.size() == 1 ? "compression starts" : ""}});
       const double sent = megabytes(static_cast<std::size_t>(run.warmup_steps) - 1);
-      if (sent > 0) lines_by_bytes += dashed_line(sent, static_cast<int>(r) + 1);
+      if (sent > 0) sent_at_starts.push_back({{"x", sent}});
     }
   }
   if (by_step.empty()) throw input_error("there is no loss to plot");
-  // A run that diverges leaves the picture, lest the others become a flat line.
+  // A run that diverges leaves the picture, so that the others don't become a flat line.
   if (first > 0) highest = std::min(highest, 2 * first);
-
-  std::string script = data;
-  // A long legend stands beside the panels, not in one of them.
-  const bool beside_panels = runs.size() > 4;
-  const int panels = by_bytes.empty() ? 560 : 1040;
-  const int legend = beside_panels ? 280 : 0;
-  const std::size_t height = std::max<std::size_t>(430, 80 + 23 * runs.size());
-  const double pixel = 1.0 / (panels + legend);
-  script += fmt::format(
-      "set terminal svg size {},{} font 'Helvetica,14' background '#ffffff' linewidth 1\n"
-      "set encoding utf8\n"
-      "set multiplot layout 1,{} margins {:.4f},{:.4f},0.145,0.885 spacing {:.4f}\n"
-      "set border 3 lc rgb '#444444' lw 1\n"
-      "set tics nomirror out scale 0.6 textcolor rgb '#222222'\n"
-      "set grid xtics ytics lc rgb '#e4e4e4' lw 1 lt 1\n"
-      "set logscale y\n"
-      "set yrange [{:.6g}:{:.6g}]\n",
-      panels + legend, height, by_bytes.empty() ? 1 : 2, (by_bytes.empty() ? 70 : 73) * pixel,
-      (panels - 16) * pixel, 36 * pixel, lowest * 0.92, highest * 1.08);
-  std::string ticks;
-  for (const double tick : {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,  0.25, 0.3,  0.4,
-                            0.5,   0.7,   1.0,   1.5,  2.0,  3.0,  5.0, 10.0, 20.0, 50.0, 100.0})
-    ticks += fmt::format("{}{}", ticks.empty() ? "" : ", ", tick);
-  script += fmt::format("set ytics ({})\nunset mytics\n", ticks);
-  script += fmt::format(
-      "set key {} Left reverse samplen 2.2 spacing 1.25 textcolor rgb '#222222'\n"
-      "set title 'Training loss against step' font 'Helvetica,16' offset 0,-0.3\n"
-      "set ylabel 'loss, mean of the last {} steps' offset 0.6,0\n"
-      "set xlabel 'step' offset 0,0.3\n"
-      "set xrange [0:{}]\n",
-      beside_panels ? fmt::format("at screen {:.4f},0.885 left top", (panels - 4) * pixel) : "top right",
-      smoothing_window(longest), longest);
-  script += lines_by_step;
-  if (!starts.empty()) {
-    // To the left of a late line, lest it runs into the legend.
-    const bool late = *starts.begin() > longest * 2 / 5;
-    script += fmt::format(
-        "set label 1 'compression starts' at {}, graph 0.965 {} font 'Helvetica,12' textcolor rgb "
-        "'#555555'\n",
-        *starts.begin(), late ? "right offset -0.7,0" : "left offset 0.7,0");
-  }
-  script += "plot " + by_step + "\n";
-  if (!by_bytes.empty()) {
-    script +=
-        "unset arrow\nunset label 1\nunset ylabel\nunset key\n"
-        "set format y ''\n"
-        "set title 'Training loss against traffic' font 'Helvetica,16'\n"
-        "set xlabel 'megabytes sent per rank (logarithmic)'\n"
-        "set logscale x\nset xrange [*:*] noextend\nset format x '%g'\n";
-    script += lines_by_bytes;
-    script += "plot " + by_bytes + "\n";
-  }
-  return script + "unset multiplot\n";
+  Json loss_axis{
+      {"label", fmt::format("training loss, mean of the last {} steps", smoothing_window(longest))},
+      {"log", true},
+      {"range", {lowest * 0.92, highest * 1.08}}};
+  Json panels = Json::array();
+  panels.push_back({{"title", "Training loss against step"},
+                    {"x", {{"label", "step"}}},
+                    {"y", loss_axis},
+                    {"series", std::move(by_step)},
+                    {"lines", std::move(starts)}});
+  loss_axis.erase("label");
+  if (sends)
+    panels.push_back({{"title", "Training loss against traffic"},
+                      {"x", {{"label", "MB sent by a rank"}, {"log", true}}},
+                      {"y", loss_axis},
+                      {"series", std::move(by_bytes)},
+                      {"lines", std::move(sent_at_starts)}});
+  return {{"panels", std::move(panels)}};
 }
 
 /// Names of optimizers by what they have in common.
@@ -405,18 +351,7 @@ void write_csv(const std::string& path, const std::vector<Run>& runs) {
 
 void write_plot(const std::string& path, const std::vector<Run>& runs) {
   if (runs.empty()) throw input_error("there is no run to plot");
-  std::string picture;
-  try {
-    picture = draw(gnuplot_script(runs));
-  } catch (const input_error& fault) {
-    throw input_error(fmt::format("{}: can't be drawn: {}", path, fault.what()));
-  }
-  // gnuplot takes a single font; browsers that lack it should fall back on something alike.
-  const std::string one_font = "font-family=\"Helvetica\"";
-  const std::string fonts = "font-family=\"Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\"";
-  for (std::size_t at = 0; (at = picture.find(one_font, at)) != std::string::npos; at += fonts.size())
-    picture.replace(at, one_font.size(), fonts);
-  write_output(path, picture);
+  write_picture(path, picture_of(runs));
 }
 
 }  // namespace train

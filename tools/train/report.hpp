@@ -81,8 +81,8 @@ void write_json(const std::string& path, const std::vector<Run>& runs);
 void write_csv(const std::string& path, const std::vector<Run>& runs);
 
 /// An SVG picture of the running mean of the loss, against the step and against megabytes sent (logarithmic),
-/// all runs together; dashed lines where compression starts. Needs the program gnuplot and throws input_error
-/// where that is missing or fails.
+/// all runs together; dashed lines where compression starts. Throws input_error
+/// if it can't be drawn or written.
 void write_plot(const std::string& path, const std::vector<Run>& runs);
 
 }  // namespace train

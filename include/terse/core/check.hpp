@@ -61,15 +61,21 @@ struct Allowed {
 };
 namespace allowed {
 
+/// No bound.
 inline constexpr Allowed any_value{[](double) { return true; }, ""};
+/// From 0 to below 1.
 inline constexpr Allowed below_one{[](double value) { return value >= 0 && value < 1; }, "in [0, 1)"};
+/// From 0 to 1.
 inline constexpr Allowed up_to_one{[](double value) { return value >= 0 && value <= 1; }, "in [0, 1]"};
+/// Above 0, up to 1.
 inline constexpr Allowed share{[](double value) { return value > 0 && value <= 1; }, "in (0, 1]"};
+/// 0 or more, and finite as a float.
 inline constexpr Allowed not_negative{
     [](double value) {
       return value >= 0 && value <= static_cast<double>(std::numeric_limits<float>::max());
     },
     "finite and >= 0"};
+/// Above 0, and finite as a float.
 inline constexpr Allowed above_zero{
     [](double value) { return value > 0 && value <= static_cast<double>(std::numeric_limits<float>::max()); },
     "finite and > 0"};

@@ -21,7 +21,7 @@ struct Int8 {};
 
 TERSE_NUMERICS_BEGIN
 
-/// The storage format of a memory's rows: `bytes(elements)` of a row, the format's `name`, and
+/// The storage format of a memory's rows. It has `bytes(elements)` of a row, the format's `name`, and
 ///
 ///     Cursor(rows, elements)                        a view of a table of rows; pieces may have fewer elements
 ///     enter(piece), enter_block(first), leave_block(first, count)       as verbs call them

@@ -178,13 +178,15 @@ constexpr bool check_mixing_rule() {
   return detail::check_parameters<M>() && MixingRule<M>;
 }
 
-/// The mark of a local direction, which rules such as AdaptThenCombine step along. A copyable policy with facts, state,
-/// Rule and hyper_parameters() as in a mixing rule; its rule has
+/// The type of a local direction's `facts`, by which it is told from a mixing rule.
+struct DirectionFacts {};
+
+/// A local direction, which rules such as AdaptThenCombine step along: a copyable policy with facts, state, Rule and
+/// hyper_parameters() as in a mixing rule. Its rule has
 ///
 ///     direction(e)     the direction by this rank's own gradient; changes nothing, and may be called again
 ///     keep(e)          updates the buffers, once in a step
 ///     at_step(t)       optional
-struct DirectionFacts {};
 template <class D>
 concept LocalDirection = std::copyable<D> && detail::NamesBuffers<D> && requires {
   requires std::same_as<const DirectionFacts, decltype(D::facts)>;

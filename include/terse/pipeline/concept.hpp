@@ -62,7 +62,7 @@ concept ExampleMemory = std::copyable<M> && requires(const M& memory) {
   memory.check();
 };
 
-/// Compression policy of the boundary between two stages: `check()`, `settings(visit)` and
+/// Compression policy of the boundary between two stages. It has `check()`, `settings(visit)` and
 ///
 ///     whole()       the compressor of activations that are sent as they are
 ///     gradients()   the compressor of gradients
