@@ -40,8 +40,8 @@ inline constexpr bool takes_wide =
 
 /// Vector K of a recipe that mixes: what it says, and what becomes of the differences.
 template <int K, class M, class P, class C, class F, class Decay>
-constexpr bool vector_is_wide(const ParameterMixingOf<M, P, C, F, Decay>&) {
-  using Recipe = ParameterMixingOf<M, P, C, F, Decay>;
+constexpr bool vector_is_wide(const recipes::ParameterMixingOf<M, P, C, F, Decay>&) {
+  using Recipe = recipes::ParameterMixingOf<M, P, C, F, Decay>;
   using Rule = typename M::template Rule<float>;
   using View = detail::MixingView<Numbers<>, static_cast<int>(M::state.size()), Recipe::scalars - 2, Decay,
                                   Recipe::blind>;
@@ -66,7 +66,7 @@ constexpr bool vector_is_wide(const ParameterMixingOf<M, P, C, F, Decay>&) {
   return wide;
 }
 template <class M, class P, class C, class F, class Decay>
-constexpr bool mixes_wide(const ParameterMixingOf<M, P, C, F, Decay>& recipe) {
+constexpr bool mixes_wide(const recipes::ParameterMixingOf<M, P, C, F, Decay>& recipe) {
   if constexpr (M::facts.vectors == 2)
     return vector_is_wide<0>(recipe) && vector_is_wide<1>(recipe);
   else

@@ -19,6 +19,8 @@ constexpr bool reads_zero_as_zero() {
 
 }  // namespace detail
 
+namespace recipes {
+
 /// Methods that average over all ranks, composed of five policies:
 ///
 ///     message_i   by the momentum correction, from this rank's gradient
@@ -73,20 +75,22 @@ struct AveragingOf {
   }
 };
 
+}  // namespace recipes
+
 /// Returns the Averaging that a named optimizer runs as: with its rates, warmup_steps, compressor, error_feedback and topology,
 /// and with these two policies.
 template <class Named, class M, class P>
 auto averaging_of(const Named& named, const M& momentum_correction, const P& preconditioner) {
-  return AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
-                     decltype(named.topology)>{named.learning_rate,  named.weight_decay, named.warmup_steps,
-                                               momentum_correction,  preconditioner,     named.compressor,
-                                               named.error_feedback, named.topology};
+  return recipes::AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
+                              decltype(named.topology)>{
+      named.learning_rate, named.weight_decay, named.warmup_steps,   momentum_correction,
+      preconditioner,      named.compressor,   named.error_feedback, named.topology};
 }
 
 /// An Averaging with these policies, in any order; policies that are not given are taken from Defaults:
 /// `template <class... Ps> using MyMethod = AveragingFrom<Policies<TopK<>, HeavyBall>, Ps...>;`.
 template <class Defaults, class... Ps>
-using AveragingFrom = Sorted<AveragingOf,
+using AveragingFrom = Sorted<recipes::AveragingOf,
                              Takes<PolicyKind::momentum_correction, PolicyKind::preconditioner,
                                    PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
                              Defaults, Ps...>;

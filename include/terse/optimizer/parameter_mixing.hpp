@@ -17,6 +17,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// Decentralized SGD: each rank mixes its parameters with those of its neighbours in a graph. Rule M determines the order and
 /// the momentum. Members of this family: DSgd, DmSgd, DaDmSgd, AwcDmSgd, DecentLaM, QgDmSgd, D2, GradientTracking,
 /// MomentumTracking, MomentumConsensus, StochasticGradientPush, ChocoSgd, DeepSqueeze, DcdSgd, MoniquaSgd and Beer.
@@ -222,6 +224,8 @@ struct ParameterMixingOf {
   }
 };
 
+}  // namespace recipes
+
 namespace detail {
 
 template <class C>
@@ -240,11 +244,10 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
       count_of<PolicyKind::mixing_rule, Ps...> == 0 || count_of<PolicyKind::local_direction, Ps...> == 0,
       "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");
   using Direction = Either<PolicyKind::local_direction, GradientDirection>;
-  using type =
-      typename Make<sound, ParameterMixingOf, Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
-                    Either<PolicyKind::topology, Gossip>, C,
-                    Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
-                    Either<PolicyKind::weight_decay, DecoupledDecay>>::type;
+  using type = typename Make<
+      sound, recipes::ParameterMixingOf, Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
+      Either<PolicyKind::topology, Gossip>, C, Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
+      Either<PolicyKind::weight_decay, DecoupledDecay>>::type;
 };
 
 }  // namespace detail

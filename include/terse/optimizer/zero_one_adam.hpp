@@ -108,6 +108,8 @@ struct ZeroOneState {
 
 }  // namespace detail
 
+namespace recipes {
+
 /// 0/1 Adam: updates the variance at growing intervals, and after its freeze synchronizes ranks at growing intervals.
 ///
 ///     steps 1 ... variance_freeze_step, synchronously
@@ -274,8 +276,10 @@ struct ZeroOneAdamOf {
   }
 };
 
+}  // namespace recipes
+
 /// ZeroOneAdamOf with a Compressor (Sign), an ErrorFeedback (Residual) and a Topology (ScatterGather), in any order.
 template <class... Ps>
-using ZeroOneAdam = Sorted<ZeroOneAdamOf, TakesMeans, Policies<Sign, Residual>, Ps...>;
+using ZeroOneAdam = Sorted<recipes::ZeroOneAdamOf, TakesMeans, Policies<Sign, Residual>, Ps...>;
 
 }  // namespace terse

@@ -35,7 +35,7 @@ namespace detail {
 template <class Inner>
 struct AroundInBlocks {
   template <class B, class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, OuterMomentum<B::filters>, AllAtOnce, Inside::alone, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, OuterMomentum<B::filters>, AllAtOnce, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail

@@ -90,6 +90,8 @@ constexpr bool check_meeting() {
 
 }  // namespace detail
 
+namespace recipes {
+
 /// Local update methods around any recipe: ranks take `period` steps of the inner recipe and then synchronize, by
 /// Schedule all at once, one period late, or fragment by fragment. LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo
 /// are members of this family; OverlapLocalSgd, CocodSgd and StreamingDiLoCo run as members.
@@ -319,17 +321,19 @@ struct LocalUpdatesOf {
   }
 };
 
+}  // namespace recipes
+
 namespace detail {
 
 template <class Inner, class Outer>
 struct Around {
   template <class Schedule, class Where, class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, Outer, Schedule, Where, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, Outer, Schedule, Where, C, F, P>;
 };
 template <class Inner, class Outer, class Schedule>
 struct AroundAlone {
   template <class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, Outer, Schedule, Inside::alone, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, Outer, Schedule, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail

@@ -28,7 +28,8 @@ struct OverlapLocalSgd {
   std::uint64_t period = 8;  ///< steps between two rounds, at least 1
   Merge merge{};             ///< merge of late means into the model
 
-  LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, NoErrorFeedback, EarlyDenseTopologyOf<P>>
+  recipes::LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, NoErrorFeedback,
+                          EarlyDenseTopologyOf<P>>
   composition() const {
     return {.inner = inner, .period = period, .outer = merge};
   }
