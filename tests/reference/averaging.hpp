@@ -156,7 +156,7 @@ struct Seat {
       buffer.resize(at(layout.size()));
       buffers.push_back(buffer.data());
     }
-    for (const char* name : layer_state_of<Policy>()) {
+    for (const char* name : detail::layer_state_of<Policy>()) {
       Arena<double>& numbers_of_name = of_layers[name];
       numbers_of_name.resize(numbers.size());
       for (std::size_t s = 0; s < numbers.size(); ++s) numbers[s].push_back(&numbers_of_name[s]);

@@ -69,7 +69,7 @@ Metadata describe(Optimizer& optimizer) {
           {"world", std::to_string(optimizer.size())},
           {"rank", std::to_string(optimizer.rank())},
           {"seed", std::to_string(optimizer.options().seed)},
-          {"layout", std::to_string(layout_hash(optimizer.layout()))}};
+          {"layout", std::to_string(terse::detail::layout_hash(optimizer.layout()))}};
 }
 
 template <class P, class Space>

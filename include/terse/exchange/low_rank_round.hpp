@@ -178,7 +178,7 @@ class LowRankRound {
         const Segment& segment = context.layout.segments()[static_cast<std::size_t>(piece.segment)];
         if (piece.count != segment.count)
           throw usage_error("LowRank takes whole matrices; the range cuts segment '" + segment.name + "'");
-        const MatrixShape shape = matrix_shape(segment);
+        const MatrixShape shape = detail::matrix_shape(segment);
         matrices.push_back({piece.offset, shape, left.size(), right.size()});
         for (int r = 0; r < R; ++r) {
           left.add({std::to_string(left.segments().size()), {shape.rows}});
@@ -199,7 +199,7 @@ class LowRankRound {
     }
     static void refuse_hidden(const Segment& segment) {
       if (!segment.hidden) return;
-      const MatrixShape shape = matrix_shape(segment);
+      const MatrixShape shape = detail::matrix_shape(segment);
       throw usage_error(
           "hidden segment '" + segment.name + "' of " + std::to_string(shape.rows) + " x " +
           std::to_string(shape.columns) + " would travel as it is, with no direction of its own: " +

@@ -36,7 +36,8 @@ class RuleLaws {
       : momentum_(momentum), preconditioner_(preconditioner), options_(options) {}
 
   std::string names() const {
-    return names_fault(M::state, P::state, layer_state_of<M>(), layer_state_of<P>());
+    return names_fault(M::state, P::state, terse::detail::layer_state_of<M>(),
+                       terse::detail::layer_state_of<P>());
   }
   std::string settings() const { return settings_fault(momentum_, preconditioner_); }
 

@@ -56,8 +56,8 @@ struct ParameterMixingOf {
   F error_feedback{};               ///< handling of the compression error
 
   void check() const {
-    check_rate("learning_rate", learning_rate);
-    check_rate("weight_decay", weight_decay);
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_rate("weight_decay", weight_decay);
     require(consensus_rate > 0 && consensus_rate <= 1, "consensus_rate must be in (0, 1]",
             static_cast<double>(consensus_rate));
     detail::check_policy(momentum_correction);

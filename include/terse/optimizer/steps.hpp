@@ -277,7 +277,7 @@ template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::rescale(std::string_view segment, float learning_rate_scale, float weight_decay) {
   if (begun()) guard().refuse("begin has sent messages of the next step: rescale before it, or after step");
   layout_.rescale(segment, learning_rate_scale, weight_decay);
-  rescaled_ = layout_hash(layout_);
+  rescaled_ = detail::layout_hash(layout_);
 }
 
 }  // namespace terse

@@ -168,11 +168,11 @@ struct ZeroOneAdamOf {
   G topology{};                               ///< communication pattern between ranks
 
   void check() const {
-    check_rate("learning_rate", learning_rate);
-    check_epsilon(epsilon);
-    check_rate("weight_decay", weight_decay);
-    check_beta("beta1", beta1);
-    check_beta("beta2", beta2);
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_epsilon(epsilon);
+    detail::check_rate("weight_decay", weight_decay);
+    detail::check_beta("beta1", beta1);
+    detail::check_beta("beta2", beta2);
     require(update_clip > 0, "update_clip must be positive", static_cast<double>(update_clip));
     for (const auto& [name, steps] : {std::pair{"variance_freeze_step", variance_freeze_step},
                                       {"variance_updates", variance_updates},

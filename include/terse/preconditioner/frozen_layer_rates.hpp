@@ -49,10 +49,10 @@ struct FrozenLayerRates {
 
   void check() const {
     detail::check_policy(inner);
-    check_beta("beta2", beta2);
-    check_epsilon(epsilon);
-    check_beta("coefficient_beta", coefficient_beta);
-    check_beta("factor_threshold", factor_threshold);
+    detail::check_beta("beta2", beta2);
+    detail::check_epsilon(epsilon);
+    detail::check_beta("coefficient_beta", coefficient_beta);
+    detail::check_beta("factor_threshold", factor_threshold);
     require(min_factor > 0 && min_factor <= 1 && max_factor >= 1,
             "min_factor must be in (0, 1] and max_factor at least 1", static_cast<double>(min_factor));
   }

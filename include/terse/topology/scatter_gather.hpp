@@ -158,7 +158,7 @@ struct ScatterGather {
     Codec<C, typename detail::OfOwners<F>::type, E> second_;
     Spread<E> spread_;
     Inbox<C> inbox_;
-    ChunkPackets out_;            // for each rank, in the context's work memory
+    detail::ChunkPackets out_;    // for each rank, in the context's work memory
     std::vector<std::byte*> in_;  // from each rank, in the context's work memory
     std::vector<Send> sends_;
     std::vector<Receive> receives_;

@@ -28,8 +28,8 @@ struct PairMomentum {
   float momentum = 0.5F;  ///< outer momentum; the rate sets its upper bound
 
   void check() const {
-    check_rate("the outer rate", rate);
-    check_beta("the outer momentum", momentum);
+    detail::check_rate("the outer rate", rate);
+    detail::check_beta("the outer momentum", momentum);
   }
   void check_pairs(int ranks) const {
     const double growth =
