@@ -43,7 +43,7 @@ struct Hierarchical {
   static constexpr bool waits_for_sizes = detail::waits_for_sizes<Outer>();
   static constexpr bool compresses_within =
       !detail::InsideOf<Inner>::Code::lossless || detail::compresses_within<Outer>();
-  using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, DenseTopologyOf<Outer>>;
+  using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, detail::DenseTopologyOf<Outer>>;
 
   template <class T>
   static constexpr bool check_on() {
@@ -56,7 +56,7 @@ struct Hierarchical {
   Outer outer{};           ///< the topology between nodes
 
   ForDense for_dense() const {
-    return {ranks_per_node, detail::InsideOf<Inner>::way(inner), dense_topology(outer)};
+    return {ranks_per_node, detail::InsideOf<Inner>::way(inner), detail::dense_topology(outer)};
   }
   const char* unrecordable(const RecordUse& use) const { return detail::unrecordable(use, inner, outer); }
   template <class Visit>

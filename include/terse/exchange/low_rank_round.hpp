@@ -63,7 +63,8 @@ TERSE_NUMERICS_END
 /// over DenseTopologyOf<P>, as full-precision stages are.
 template <int R, class P, class E, bool Direction>
 class LowRankRound {
-  static_assert(!TeamExecutor<E>, "terse: low-rank compressors have no parallel form: take executor::host");
+  static_assert(!detail::TeamExecutor<E>,
+                "terse: low-rank compressors have no parallel form: take executor::host");
   static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
   static_assert(
       !detail::is_no_mean<P>(),
@@ -138,7 +139,7 @@ class LowRankRound {
       // Does not change columns that an error has kept from being updated.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
-    for_each(context.executor, context.plan.whole.dense, NoMask{}, NoPackets{},
+    for_each(context.executor, context.plan.whole.dense, detail::NoMask{}, NoPackets{},
              context.envelope.gated(detail::TakeThere<decltype(consumer.dense)>{
                  moved_.data(), moved_.size(), left_.data(), consumer.dense}));
   }

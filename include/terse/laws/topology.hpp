@@ -232,7 +232,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     return "elements are off by " + std::to_string(sum / count) + " in the mean, which is " +
            std::to_string(std::abs(sum) / deviation) + " standard deviations";
   });
-  if constexpr (std::is_same_v<DenseTopologyOf<P>, P>)
+  if constexpr (std::is_same_v<terse::detail::DenseTopologyOf<P>, P>)
     judge("norm", [&](int ranks) -> std::string {
       const detail::TopologyTrial<P, Dense, NoErrorFeedback, true> trial(topology, ranks, options);
       const auto outcome = trial.run(2, false);

@@ -29,6 +29,8 @@ enum class PolicyKind {
   block
 };
 
+namespace detail {
+
 /// Returns the kind of a policy, by the one member that no other kind has. The kind's check_...() reports other missing members.
 template <class P>
 constexpr PolicyKind kind_of() {
@@ -59,6 +61,8 @@ constexpr PolicyKind kind_of() {
   else
     return PolicyKind::none;
 }
+
+}  // namespace detail
 
 /// A list of policies in any order.
 template <class... Ps>
@@ -160,10 +164,6 @@ struct Given {
   }
 };
 
-}  // namespace detail
-
-namespace detail {
-
 /// A placeholder for an optimizer whose policies don't fit; the error has been reported.
 struct Misused {};
 template <>
@@ -179,11 +179,11 @@ struct Make<true, Of, Ps...> {
   using type = Of<Ps...>;
 };
 
-}  // namespace detail
-
 /// The policy of kind K among these, or else the default.
 template <PolicyKind K, class Default, class... Ps>
-using PickPolicy = typename detail::Find<K, Default, Ps...>::type;
+using PickPolicy = typename Find<K, Default, Ps...>::type;
+
+}  // namespace detail
 
 /// The kinds that an optimizer takes, in the order of its template's parameters.
 template <PolicyKind... Kinds>

@@ -186,10 +186,12 @@ constexpr bool check_steps() {
   return true;
 }
 
+namespace detail {
+
 /// Throws usage_error for invalid values of a recipe and of all its compositions.
 template <class R>
 void check_values(const R& recipe) {
-  detail::check_policy(recipe);
+  check_policy(recipe);
   if constexpr (requires { recipe.composition(); }) check_values(recipe.composition());
 }
 
@@ -204,6 +206,9 @@ float learning_rate_of(const R& recipe) {
   else
     return recipe.learning_rate;
 }
+
+}  // namespace detail
+
 /// Sets the learning rate of a recipe, in two stages that of both.
 template <class R>
 void set_learning_rate(R& recipe, float rate) {
@@ -240,7 +245,9 @@ inline float clip_factor(double norm, float clip_norm) {
 
 /// The exchange that averages gradients exactly: the full-precision stage of every recipe.
 template <Topology P, Executor E>
-using DenseExchange = Exchange<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
+using DenseExchange = Exchange<Dense, NoErrorFeedback, detail::DenseTopologyOf<P>, E>;
+
+namespace detail {
 
 /// Opens the round of average_gradients, see Exchange::open.
 template <class X, Executor E, class N>
@@ -248,19 +255,23 @@ void open_average(X& exchange, const StepInput<E, N>& input) {
   const ScaledGradient gradient{input.gradients, input.context.now};
   exchange.open(input.context, {}, Message{gradient, gradient});
 }
+
 /// Averages the message `said`, clips the mean if asked, and passes it to `use`, an update with a `gradient_factor`.
 template <class X, Executor E, class N, class Said, class Use>
 void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said, Use use) {
   exchange.start(input.context, {}, Message{said, said});
   exchange.arrive();
   use.gradient_factor =
-      std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
+      std::isfinite(input.clip_norm) ? clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
   exchange.consume(Message{use, use});
 }
+
+}  // namespace detail
+
 /// Averages the gradient, clips the mean if asked, and passes it to `use`.
 template <class X, Executor E, class N, class Use>
 void average_gradients(X& exchange, const StepInput<E, N>& input, const Use& use) {
-  average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);
+  detail::average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);
 }
 
 }  // namespace terse

@@ -22,13 +22,14 @@ namespace terse {
 template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
                                             const Options& options, E executor, N)
-    : recipe((check_values(recipe_), std::move(recipe_))),
+    : recipe((detail::check_values(recipe_), std::move(recipe_))),
       options_((detail::check_options(options, GridExecutor<E>, detail::ever_alike<R>()), options)),
       layout_((detail::check_layout(layout, transport.rank()), layout)),
       executor_((detail::check_stream(transport, executor), executor)),
       transport_(transport.split(0, transport.rank())),
       channel_(transport_, &sent_),
-      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_, numerics_of(executor_))),
+      fingerprint_(
+          detail::agree_on_fingerprint<R>(channel_, layout_, recipe, options_, numerics_of(executor_))),
       groups_(layout_, recipe),
       scalars_(groups_.recipes().size() + 1),
       norms_(channel_, executor_, layout_),

@@ -244,9 +244,10 @@ struct TwoStages {
     // The gradients have already been clipped.
     StepInput<E, N> unclipped = input;
     unclipped.clip_norm = std::numeric_limits<float>::infinity();
-    terse::average_exactly(*state.exact, unclipped, said_exactly(input, state),
-                           Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
-                               state.compressed->feedback(), compressed, exact, state.dense_table.data()});
+    terse::detail::average_exactly(
+        *state.exact, unclipped, said_exactly(input, state),
+        Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
+            state.compressed->feedback(), compressed, exact, state.dense_table.data()});
   }
   template <Executor E, class N, class Use>
   static void average_exactly(const StepInput<E, N>& input, State<E>& state, const Use& use) {

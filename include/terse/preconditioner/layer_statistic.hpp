@@ -77,7 +77,7 @@ class LayerStatistic {
   /// Measures the statistic of value(piece, i). A total that overflows counts as 0.
   template <class F>
   void measure(E executor, const F& value) {
-    reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, detail::AsSample<F>{value},
+    reduce<Statistic>(executor, range_, Units{}, detail::NoMask{}, NoPackets{}, detail::AsSample<F>{value},
                       scratch_.all(), numbers_.all(), bad_.data());
   }
   const Range& range() const { return range_; }

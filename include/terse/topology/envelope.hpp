@@ -119,7 +119,7 @@ class Envelope {
     round_ = round;
     rank_ = rank;
     flags = PacketHeader::finite;
-    damage_ = no_damage;
+    damage_ = detail::no_damage;
   }
   template <class Codec>
   void note(E, Codec& codec) {
@@ -196,11 +196,11 @@ class Envelope {
     return header;
   }
   void refuse_damage() const {
-    if (damage_ != no_damage) detail::throw_damage(damage_, rank_, round_.step);
+    if (damage_ != detail::no_damage) detail::throw_damage(damage_, rank_, round_.step);
   }
 
   detail::RoundHeader round_;
-  std::uint64_t damage_ = no_damage;
+  std::uint64_t damage_ = detail::no_damage;
   int rank_ = 0;
 };
 

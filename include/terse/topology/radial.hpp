@@ -93,7 +93,7 @@ TERSE_NUMERICS_END
 ///
 /// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. Normalizing the mean direction to a
 /// length of 1 is our interpretation.
-template <SegmentPredicate Plain = NoSegment>
+template <SegmentPredicate Plain = detail::NoSegment>
 struct Radial {
   static constexpr bool merges = true;
   static constexpr bool waits = false;
@@ -165,7 +165,8 @@ struct Radial {
         if (!context.dense_only)
           for_each(executor, whole.compressed, context.mask, sum_.sums(),
                    delivery(context, consumer.compressed, 1));
-      for_each(executor, whole.dense, NoMask{}, sum_.sums(), dense_delivery(context, consumer.dense, 1));
+      for_each(executor, whole.dense, detail::NoMask{}, sum_.sums(),
+               dense_delivery(context, consumer.dense, 1));
     }
 
    private:

@@ -42,7 +42,7 @@ struct AsyncSwarmSgd {
 
   static constexpr bool models_differ = true;
 
-  static constexpr int scalars = scalars_of<Inner>();
+  static constexpr int scalars = detail::scalars_of<Inner>();
 
   Inner inner{};             ///< the recipe of local steps
   std::uint64_t period = 8;  ///< local steps between two meetings, at least 1
@@ -51,7 +51,7 @@ struct AsyncSwarmSgd {
   C compressor{};  ///< compressor of parameters: Dense, or a keyed one
 
   void check() const {
-    check_values(inner);
+    detail::check_values(inner);
     require(period >= 1, "period must be at least 1", static_cast<double>(period));
     detail::check_policy(compressor);
   }

@@ -123,7 +123,7 @@ struct LocalUpdatesOf {
   /// True if the outer step depends on the change of the rate since the last one, which a step knows for one recipe
   /// only.
   static constexpr bool follows_rate = Rule::follows_rate;
-  static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
+  static constexpr int ratio_at = detail::scalars_of<Inner>(), scalars = ratio_at + 1;
 
   Inner inner{};                              ///< the recipe of local steps
   std::uint64_t period = 8;                   ///< steps between two meetings, at least 1
@@ -137,7 +137,7 @@ struct LocalUpdatesOf {
   Schedule schedule{};  ///< times at which fragments are sent and their means enter
 
   void check() const {
-    check_values(inner);
+    detail::check_values(inner);
     require(period >= 1, "period must be at least 1", static_cast<double>(period));
     require(
         !Where::talks || average_gradients_until == 0,
@@ -167,7 +167,7 @@ struct LocalUpdatesOf {
   void common_settings(Visit&& visit) const {
     composed(inner).common_settings(visit);
     outside_settings(visit);
-    if (follows_rate) visit("learning_rate", static_cast<double>(learning_rate_of(inner)));
+    if (follows_rate) visit("learning_rate", static_cast<double>(detail::learning_rate_of(inner)));
   }
   template <class Visit>
   void outside_settings(Visit&& visit) const {
@@ -307,7 +307,7 @@ struct LocalUpdatesOf {
     if constexpr (Schedule::late) {
       state.land(fragment);
       if constexpr (detail::takes_rates<Rule>())
-        state.rates->set(input.executor, input.layout, learning_rate_of(inner), rule.weight_decay);
+        state.rates->set(input.executor, input.layout, detail::learning_rate_of(inner), rule.weight_decay);
       for_each(input.executor, fragment.range, rule.merge(x, state.outer_buffers(), now, ratio_at));
       fragment.due = 0;
     } else {

@@ -21,7 +21,7 @@ namespace terse {
 /// up.
 template <class Inner, class Merge = PullBack, Topology P = ScatterGather>
 struct OverlapLocalSgd {
-  static_assert(detail::check_meeting<Inner, Merge, OnePeriodLate, EarlyDenseTopologyOf<P>>());
+  static_assert(detail::check_meeting<Inner, Merge, OnePeriodLate, detail::EarlyDenseTopologyOf<P>>());
   static_assert(P::exact, "terse: the anchor must be the same on all ranks: take an exact topology");
 
   Inner inner{};             ///< the recipe of local steps
@@ -29,7 +29,7 @@ struct OverlapLocalSgd {
   Merge merge{};             ///< merge of late means into the model
 
   recipes::LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, NoErrorFeedback,
-                          EarlyDenseTopologyOf<P>>
+                          detail::EarlyDenseTopologyOf<P>>
   composition() const {
     return {.inner = inner, .period = period, .outer = merge};
   }

@@ -41,14 +41,14 @@ struct SwarmSgd {
 
   static constexpr bool models_differ = true;
 
-  static constexpr int scalars = scalars_of<Inner>();
+  static constexpr int scalars = detail::scalars_of<Inner>();
 
   Inner inner{};                ///< the recipe of local steps
   graph::Spaced<G> schedule{};  ///< the pairs, and the rounds between their meetings
   C compressor{};               ///< compressor of parameters: Dense, or a keyed one
 
   void check() const {
-    check_values(inner);
+    detail::check_values(inner);
     detail::check_policy(compressor);
   }
   template <class Visit>
