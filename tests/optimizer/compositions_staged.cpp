@@ -194,7 +194,7 @@ double loss(const Layout& layout, const Floats& x) {
 
 template <class R>
 constexpr bool mixes = requires {
-  typename decltype(Composed<R>::topology)::Graph;
+  typename decltype(terse::detail::Composed<R>::topology)::Graph;
 };
 
 /// A recipe on that quadratic; ranks differ by noise alone. The loss before and after, of the mean of the ranks' parameters;

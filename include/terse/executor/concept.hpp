@@ -95,10 +95,10 @@ struct NoMask {
   static std::uint64_t word(index_t) { return ~std::uint64_t{0}; }
 };
 
-}  // namespace detail
-
 /// No incoming packets: functors are called without a sum.
 struct NoPackets {};
+
+}  // namespace detail
 
 /// The packets from peers, over the range that the verb runs on. Functors receive, per element, the sum over the
 /// packets, in the order given, of weight * Code::value(code, scale).

@@ -239,7 +239,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
 /// Calls f(piece, i) for each element of the range, in no particular order.
 template <class F>
 void for_each(executor::host ex, const Range& range, F f) {
-  for_each(ex, range, detail::NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
+  for_each(ex, range, detail::NoMask{}, detail::NoPackets{}, detail::WithoutMask<F>{f});
 }
 
 /// Copies from.size() elements; the two don't overlap.

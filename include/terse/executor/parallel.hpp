@@ -213,7 +213,7 @@ void store(const executor::parallel& ex, const Range& range, Incoming incoming, 
 /// Calls f(piece, i) as the host's `for_each` does, from several threads at the same time.
 template <class F>
 void for_each(const executor::parallel& ex, const Range& range, F f) {
-  for_each(ex, range, detail::NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
+  for_each(ex, range, detail::NoMask{}, detail::NoPackets{}, detail::WithoutMask<F>{f});
 }
 
 /// Copies as the host does.

@@ -78,7 +78,7 @@ class RankOf final : public Rank {
   Values compensated(const Values& message) override {
     Values y(at(layout_.size()));
     if constexpr (!C::lossless)
-      for_each(E{}, plan_.whole.compressed, terse::detail::NoMask{}, NoPackets{},
+      for_each(E{}, plan_.whole.compressed, terse::detail::NoMask{}, terse::detail::NoPackets{},
                Ask<decltype(codec_->feedback())>{codec_->feedback(), message.data(), y.data()});
     return y;
   }

@@ -144,7 +144,7 @@ template <class P>
 Report check_topology(const P& topology = {}, const Options& options = {},
                       std::span<const int> worlds = detail::usual_worlds) {
   static_assert(P::exact, "terse: these laws are for topologies that give all ranks the same mean");
-  static_assert(check_stages<Uniform<4, Nearest, Symmetric>, Residual, P>());
+  static_assert(terse::detail::check_stages<Uniform<4, Nearest, Symmetric>, Residual, P>());
   Report report{.compressor = type_name<P>(), .passed = {}, .not_applicable = {}, .failures = {}};
   const auto judge = [&](const char* law, const auto& violation) {
     for (const int ranks : worlds) {

@@ -38,8 +38,8 @@ namespace recipes {
 /// changed between steps.
 template <class M, class P, class C, class F, class T>
 struct AveragingOf {
-  static_assert(check_momentum_correction<M>() && check_preconditioner<P>() && check_means<C, F, T>() &&
-                check_own_errors<C, F>());
+  static_assert(check_momentum_correction<M>() && check_preconditioner<P>() &&
+                detail::check_means<C, F, T>() && detail::check_own_errors<C, F>());
   static_assert(
       !M::facts.needs_whole_messages || !detail::compresses_partial_sums<T>(),
       "terse: this momentum correction (MajorityVote, for one) counts whole messages, and this topology "

@@ -12,7 +12,7 @@
 // Checks that a method of decentralized SGD converges on a graph: properties of types are checked at compile time, properties of
 // the matrix when an optimizer is constructed.
 
-namespace terse {
+namespace terse::detail {
 
 /// Checks that method M converges on the graph of topology P, with packets compressed by C with feedback F; otherwise reports the
 /// reason by static_assert. graph::Unchecked overrides it.
@@ -49,8 +49,6 @@ constexpr bool check_mixing() {
                 "terse: push-sum weights and compressed packets are not covered by any method here");
   return true;
 }
-
-namespace detail {
 
 /// Checks that C compresses whole models, before a feedback is chosen for it.
 template <class C>
@@ -100,6 +98,4 @@ void check_spectrum(const M& rule, const P& topology, int size, int rank) {
   }
 }
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

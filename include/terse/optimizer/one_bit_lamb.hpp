@@ -14,7 +14,7 @@ namespace recipes {
 /// The hyper-parameters and policies of OneBitLamb.
 template <class C, class F, class T, class P>
 struct OneBitLambOf {
-  static_assert(check_freezes<P>());
+  static_assert(detail::check_freezes<P>());
 
   float learning_rate = 1e-3F;    ///< step size; may change between steps
   float beta1 = 0.9F;             ///< decay rate of the momentum; in [0, 1)

@@ -48,7 +48,7 @@ class Optimizer {
   static_assert(check_recipe<R>() && check_steps<R, T, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
-  using State = typename Composed<R>::template State<E>;
+  using State = typename detail::Composed<R>::template State<E>;
   static_assert(detail::scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
   using Masters = detail::Masters<E, P>;
@@ -142,7 +142,8 @@ class Optimizer {
   /// Writes the parameters for evaluation in fp32, for recipes in which they are not the parameters of the steps. No communication.
   /// Throws usage_error for a view of the wrong size.
   template <class Which>
-  void read_out(Which which, out<E> to) const requires detail::ReadsOut<Composed<R>, State, E, Which> {
+  void read_out(Which which,
+                out<E> to) const requires detail::ReadsOut<detail::Composed<R>, State, E, Which> {
     detail::StepGuard{rank(), steps_}.check_size(to.size(), "read-out", layout_);
     composed(recipe).read_out(executor_, state_, which, to);
   }

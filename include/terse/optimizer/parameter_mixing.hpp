@@ -40,7 +40,7 @@ namespace recipes {
 template <class M, class P, class C, class F, class Decay>
 struct ParameterMixingOf {
   static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
-                check_mixing<M, P, C, F>());
+                detail::check_mixing<M, P, C, F>());
   static_assert(
       C::lossless || !Decay::coupled || M::facts.vectors == 1 || M::facts.second_by_difference,
       "terse: compressed, this method's second vector is worked out again after x has changed, and with "

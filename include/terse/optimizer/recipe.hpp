@@ -109,11 +109,12 @@ decltype(auto) composed(const R& recipe) {
     return (recipe);
   }
 }
+
+namespace detail {
+
 /// The type of composed(recipe) for a recipe of type R.
 template <class R>
 using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
-
-namespace detail {
 
 /// The types of an optimizer, for a recipe's check.
 template <class R, class E, class N>
@@ -180,8 +181,8 @@ constexpr void check_bottom() {
 template <class R, class T, class E, class N>
 constexpr bool check_steps() {
   if constexpr (Transport<T> && Recipe<R>) {
-    static_assert(check_on<Composed<R>, T>());
-    detail::check_bottom<Composed<R>, E, N>();
+    static_assert(check_on<detail::Composed<R>, T>());
+    detail::check_bottom<detail::Composed<R>, E, N>();
   }
   return true;
 }

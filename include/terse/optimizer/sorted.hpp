@@ -14,6 +14,8 @@
 
 namespace terse {
 
+namespace detail {
+
 /// Checks whether a mean over all ranks can be computed by these policies.
 template <class C, class F, class T>
 constexpr bool check_means() {
@@ -32,6 +34,8 @@ constexpr bool check_own_errors() {
       "CocktailSgd does. Use Residual");
   return true;
 }
+
+}  // namespace detail
 
 /// The kinds of policies that determine the mean over all ranks.
 using TakesMeans = Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>;

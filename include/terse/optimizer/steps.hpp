@@ -166,7 +166,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
   if (!begun_) begun_agreement_ = input.context.agreement;
   std::fill(ready_.begin(), ready_.end(), std::uint8_t{0});
-  if constexpr (detail::Opens<Composed<R>, State, E, N>) {
+  if constexpr (detail::Opens<detail::Composed<R>, State, E, N>) {
     if (waits_for_norm()) return;
     prepare(input, gradient_scale);
     composed(recipe).open(input, state_);
@@ -191,7 +191,7 @@ void Optimizer<R, T, E, N>::mask(in<E, std::uint8_t> elements) {
     if (!full_precision() && steps_ > 0)
       guard().refuse(
           "the second stage has begun, and what takes part in it is settled: give the mask before that");
-    await_messages(channel());
+    detail::await_messages(channel());
     masked_ = state_.leave_out(elements.data());
   }
 }
@@ -211,7 +211,7 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   if (ready_[place] != 0)
     guard().refuse("ready was told twice of segment '" + layout_.segments()[place].name + "'");
   ready_[place] = 1;
-  if constexpr (detail::Opens<Composed<R>, State, E, N>)
+  if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) try {
         composed(recipe).allow(state_, segment);
       } catch (...) {
@@ -224,7 +224,7 @@ template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::progress() try {
   failure_.rethrow();
   const detail::Call call(detail::Verb::step, steps_ + 1);
-  if constexpr (detail::Opens<Composed<R>, State, E, N>)
+  if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).progress(state_);
 } catch (...) {
   failure_.keep_any();

@@ -147,7 +147,7 @@ namespace recipes {
 /// compressor, not after it, so that errors don't inflate m when the rate falls.
 template <class C, class F, class G>
 struct ZeroOneAdamOf {
-  static_assert(check_means<C, F, G>() && check_own_errors<C, F>());
+  static_assert(detail::check_means<C, F, G>() && detail::check_own_errors<C, F>());
   static_assert(
       !detail::starts_exactly<F>(),
       "terse: the copies of Difference start anew from exact gradients after a step that failed, which "

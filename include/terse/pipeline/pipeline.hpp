@@ -139,7 +139,7 @@ class Pipeline {
   /// Describes compressors and copies in words, without the storage of copies, which may differ between stages.
   std::string kind() const { return detail::boundary_kind(policy_); }
   /// Returns the index of examples that have copies.
-  const ExampleIndex& examples() const { return batch_.examples(); }
+  const detail::ExampleIndex& examples() const { return batch_.examples(); }
   /// Returns a channel of all stages, for collective work between steps.
   T& channel() { return lanes_.channel(); }
 
@@ -166,7 +166,7 @@ class Pipeline {
   }
   /// Takes over the index of examples whose copies are where `copies` shows them: the last step of loading a checkpoint,
   /// after scalars and copies were read. `examples` has this pipeline's capacity. Ends a tear; throws nothing.
-  void restore(ExampleIndex examples) {
+  void restore(detail::ExampleIndex examples) {
     batch_.restore(std::move(examples));
     evaluations_ = 0;
     torn_ = false;

@@ -115,7 +115,7 @@ struct VarianceRatio {
     }
     bool due(const VarianceRatio& rule, E executor, std::uint64_t step, const float* variance) {
       const auto place = [&](std::uint64_t t) { return static_cast<index_t>(t % (rule.horizon + 1)); };
-      reduce<detail::Sum>(executor, range_, Units{0, true}, detail::NoMask{}, NoPackets{},
+      reduce<detail::Sum>(executor, range_, Units{0, true}, detail::NoMask{}, detail::NoPackets{},
                           detail::Read{variance}, scratch_.all(), total_.all(), bad_.data());
       float now = 0;
       fetch(executor, in<E>(total_.all()), view<float>(&now, 1));
@@ -184,6 +184,8 @@ struct Freeze {
   const VarianceRatio* ratio() const { return std::get_if<VarianceRatio>(&rule); }
 };
 
+namespace detail {
+
 /// Reports with a readable static_assert why a preconditioner can't serve a 1-bit method.
 template <class P>
 constexpr bool check_freezes() {
@@ -194,5 +196,7 @@ constexpr bool check_freezes() {
       "stage is over, as FrozenVariance does; others go into Staged");
   return true;
 }
+
+}  // namespace detail
 
 }  // namespace terse

@@ -128,15 +128,17 @@ constexpr bool check_on() {
   return true;
 }
 
+namespace detail {
+
 /// Checks whether this topology may carry packets of this compressor and error feedback.
 template <class C, class F, class T>
 constexpr bool check_stages() {
   static_assert(
-      !C::lossless || !detail::compresses_within<T>(),
+      !C::lossless || !compresses_within<T>(),
       "terse: Within compresses within nodes what is compressed between them, and this optimizer has no "
       "compressor. Give it one, or write Hierarchical<ScatterGather, ...>");
   static_assert(
-      !detail::carries_no_packets<C, T>(),
+      !carries_no_packets<C, T>(),
       "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
       "write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
@@ -152,12 +154,14 @@ constexpr bool check_stages() {
       "scale twice, or averages over senders (OverSenders), who must all be known in one place. Use "
       "AllGather, or RandomK without the scaling");
   static_assert(
-      any || !Traits<F>::single_stage || !(detail::is_no_mean<C>() || detail::is_no_mean<T>()),
+      any || !Traits<F>::single_stage || !(is_no_mean<C>() || is_no_mean<T>()),
       "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and "
       "OverSenders and Gathered make something else of them. Use Residual, or AllGather");
-  static_assert(T::exact || !detail::is_no_mean<C>(),
+  static_assert(T::exact || !is_no_mean<C>(),
                 "terse: OverSenders is for means over all ranks, by AllGather; graphs mix whole models");
   return true;
 }
+
+}  // namespace detail
 
 }  // namespace terse

@@ -131,7 +131,7 @@ struct Native {
         own_;  // packets of all chunks; the sum of this rank's chunk
     const Plan* plan_;
     int rank_;
-    RankNames names_;
+    detail::RankNames names_;
     Inbox<C> inbox_;
     std::optional<Channel::Ticket> under_way_;
     bool spreading_ = false;

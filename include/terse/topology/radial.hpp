@@ -164,9 +164,9 @@ struct Radial {
       if constexpr (!C::lossless)
         if (!context.dense_only)
           for_each(executor, whole.compressed, context.mask, sum_.sums(),
-                   delivery(context, consumer.compressed, 1));
+                   detail::delivery(context, consumer.compressed, 1));
       for_each(executor, whole.dense, detail::NoMask{}, sum_.sums(),
-               dense_delivery(context, consumer.dense, 1));
+               detail::dense_delivery(context, consumer.dense, 1));
     }
 
    private:

@@ -137,8 +137,8 @@ class Nodes {
 
   /// Waits for messages in flight on transports that work in a stream's order.
   void synchronize() requires(detail::in_stream_order<Inside> || detail::in_stream_order<Across>) {
-    await_messages(inside_);
-    await_messages(across_);
+    detail::await_messages(inside_);
+    detail::await_messages(across_);
   }
   auto stream() const requires requires(const Inside& level) { level.stream(); }
   { return inside_.stream(); }

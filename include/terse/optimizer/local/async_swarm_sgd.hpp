@@ -70,7 +70,7 @@ struct AsyncSwarmSgd {
     static_assert(
         HasMailbox<T>,
         "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
-    return terse::check_on<Composed<Inner>, T>();
+    return terse::check_on<detail::Composed<Inner>, T>();
   }
 
   template <Executor E>

@@ -10,6 +10,8 @@
 
 namespace terse {
 
+namespace detail {
+
 /// Checks that inner recipe R, run on all ranks together, keeps the plain mean of the ranks' parameters.
 template <class R>
 constexpr bool check_inner_mean() {
@@ -22,8 +24,6 @@ constexpr bool check_inner_mean() {
   }
   return true;
 }
-
-namespace detail {
 
 /// Checks that this outer rule's messages may travel by C, F and P: as exact means, or over the pairs of ranks that
 /// the rule is made for.
@@ -119,7 +119,7 @@ template <class Inner, class Outer, class Schedule, class Where, class C, class 
 struct LocalUpdatesOf {
   using Rule = detail::OuterRuleOf<Outer, C, P>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
-  static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
+  static_assert(detail::check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
   /// True if the outer step depends on the change of the rate since the last one, which a step knows for one recipe
   /// only.
   static constexpr bool follows_rate = Rule::follows_rate;
@@ -191,7 +191,7 @@ struct LocalUpdatesOf {
 
   template <class T>
   static constexpr bool check_on() {
-    return terse::check_on<Composed<Inner>, T>() && terse::check_on<P, T>();
+    return terse::check_on<detail::Composed<Inner>, T>() && terse::check_on<P, T>();
   }
 
   template <Executor E>

@@ -5,7 +5,7 @@
 
 // The messages of local methods, and the functors that apply a mean to one element.
 
-namespace terse {
+namespace terse::detail {
 
 /// Up to two buffers of n floats that an outer rule keeps, and the rates of its steps.
 struct OuterBuffers {
@@ -13,8 +13,6 @@ struct OuterBuffers {
   float* second = nullptr;      ///< n floats, if the rule keeps two
   const Rate* rates = nullptr;  ///< by segment, if the rule takes them
 };
-
-namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
@@ -298,6 +296,4 @@ struct CorrectDelay {
 
 TERSE_NUMERICS_END
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

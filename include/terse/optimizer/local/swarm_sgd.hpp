@@ -62,7 +62,7 @@ struct SwarmSgd {
 
   template <class T>
   static constexpr bool check_on() {
-    return terse::check_on<Composed<Inner>, T>();
+    return terse::check_on<detail::Composed<Inner>, T>();
   }
 
   template <Executor E>
