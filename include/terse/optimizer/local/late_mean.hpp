@@ -34,14 +34,14 @@ struct LateMomentum {
     visit("local_share", static_cast<double>(local_share));
   }
   template <Number P>
-  static detail::Move<P> message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {x, own.first};
   }
-  detail::StepAnchor<true> land(detail::OuterBuffers own, const StepScalars* now, int ratio_at) const {
+  detail::StepAnchor<true> land(OuterBuffers own, const StepScalars* now, int ratio_at) const {
     return {own.first, own.second, now, ratio_at, rate, momentum};
   }
   template <Number P>
-  detail::MixWithAnchor<P> merge(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars*, int) const {
+  detail::MixWithAnchor<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) const {
     return {x, own.first, local_share};
   }
   float ahead(ReadOut which) const { return as_momentum().ahead(which); }
@@ -70,18 +70,18 @@ struct TradeForMean {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::TradedMove<P> message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::TradedMove<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {{x, own.first}, own.second};
   }
   template <Number P>
-  static detail::TradedWhole<P> whole_message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::TradedWhole<P> whole_message(ParameterRef<P> x, OuterBuffers own) {
     return {{x, own.first}, own.second};
   }
-  static detail::GiveForMean land(detail::OuterBuffers own, const StepScalars*, int) {
+  static detail::GiveForMean land(OuterBuffers own, const StepScalars*, int) {
     return {own.first, own.second};
   }
   template <Number P>
-  static detail::TakeTrade<P> merge(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars*, int) {
+  static detail::TakeTrade<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.second};
   }
   static float ahead(ReadOut) { return 0; }
@@ -121,12 +121,12 @@ struct PullBack {
     return detail::largest_ratio(follows_jumps, anchor_momentum, t);
   }
   template <Number P>
-  static detail::AheadOfAnchor message(ParameterRef<P>, detail::OuterBuffers own) {
+  static detail::AheadOfAnchor message(ParameterRef<P>, OuterBuffers own) {
     return {own.first, own.second};
   }
-  static detail::WriteMean land(detail::OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  static detail::WriteMean land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
   template <Number P>
-  detail::PullBackStep<P> merge(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars* now,
+  detail::PullBackStep<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
                                 int ratio_at) const {
     return {x, own.first, own.second, now, ratio_at, pullback, anchor_momentum};
   }
@@ -146,12 +146,12 @@ struct DelayCorrection {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::ReadParameters<P> message(ParameterRef<P> x, detail::OuterBuffers) {
+  static detail::ReadParameters<P> message(ParameterRef<P> x, OuterBuffers) {
     return {x};
   }
-  static detail::WriteMean land(detail::OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  static detail::WriteMean land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
   template <Number P>
-  static detail::CorrectDelay<P> merge(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars*, int) {
+  static detail::CorrectDelay<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.first, own.second};
   }
 };

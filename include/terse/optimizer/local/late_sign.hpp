@@ -38,18 +38,16 @@ struct LateSign {
     visit("outer_weight_decay", static_cast<double>(weight_decay));
   }
   template <Number P>
-  detail::Unsent message(ParameterRef<P>, detail::OuterBuffers own) const {
+  detail::Unsent message(ParameterRef<P>, OuterBuffers own) const {
     return {own.second, decay};
   }
   template <Number P>
-  static detail::UnsentWhole whole_message(ParameterRef<P>, detail::OuterBuffers own) {
+  static detail::UnsentWhole whole_message(ParameterRef<P>, OuterBuffers own) {
     return {own.second};
   }
-  static detail::SignAnchor land(detail::OuterBuffers own, const StepScalars*, int) {
-    return {own.first, own.rates};
-  }
+  static detail::SignAnchor land(OuterBuffers own, const StepScalars*, int) { return {own.first, own.rates}; }
   template <Number P>
-  static detail::LookAhead<P> merge(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars*, int) {
+  static detail::LookAhead<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.first, own.second, own.rates};
   }
   static float ahead(ReadOut) { return 0; }

@@ -46,11 +46,11 @@ struct PairMomentum {
     visit("outer_momentum", static_cast<double>(momentum));
   }
   template <Number P>
-  static detail::ReadParameters<P> message(ParameterRef<P> x, detail::OuterBuffers) {
+  static detail::ReadParameters<P> message(ParameterRef<P> x, OuterBuffers) {
     return {x};
   }
   template <Number P>
-  detail::StepFromMean<P> arrive(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars* now,
+  detail::StepFromMean<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
                                  int ratio_at) const {
     return {x, {own.first, own.second, now, ratio_at, rate, momentum}};
   }

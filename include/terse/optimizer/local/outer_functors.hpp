@@ -5,7 +5,7 @@
 
 // The messages of local methods, and the functors that apply a mean to one element.
 
-namespace terse::detail {
+namespace terse {
 
 /// Up to two buffers of n floats that an outer rule keeps, and the rates of its steps.
 struct OuterBuffers {
@@ -13,6 +13,8 @@ struct OuterBuffers {
   float* second = nullptr;      ///< n floats, if the rule keeps two
   const Rate* rates = nullptr;  ///< by segment, if the rule takes them
 };
+
+namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
@@ -296,4 +298,6 @@ struct CorrectDelay {
 
 TERSE_NUMERICS_END
 
-}  // namespace terse::detail
+}  // namespace detail
+
+}  // namespace terse

@@ -95,11 +95,11 @@ struct OuterMomentum {
     return detail::largest_ratio(follows_jumps, momentum, t);
   }
   template <Number P>
-  static detail::Move<P> message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {x, own.first};
   }
   template <Number P>
-  detail::StepOutside<P, nesterov> arrive(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars* now,
+  detail::StepOutside<P, nesterov> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
                                           int ratio_at) const {
     return {x, {own.first, own.second, now, ratio_at, rate, momentum}};
   }
@@ -124,11 +124,11 @@ struct OuterDescent {
     visit("outer_rate", static_cast<double>(rate));
   }
   template <Number P>
-  static detail::Move<P> message(ParameterRef<P> x, detail::OuterBuffers own) {
+  static detail::Move<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {x, own.first};
   }
   template <Number P>
-  detail::MoveAnchor<P> arrive(ParameterRef<P> x, detail::OuterBuffers own, const StepScalars*, int) const {
+  detail::MoveAnchor<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) const {
     return {x, own.first, rate};
   }
 };
@@ -144,11 +144,11 @@ struct PlainAverage {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static detail::ReadParameters<P> message(ParameterRef<P> x, detail::OuterBuffers) {
+  static detail::ReadParameters<P> message(ParameterRef<P> x, OuterBuffers) {
     return {x};
   }
   template <Number P>
-  static detail::TakeMean<P> arrive(ParameterRef<P> x, detail::OuterBuffers, const StepScalars*, int) {
+  static detail::TakeMean<P> arrive(ParameterRef<P> x, OuterBuffers, const StepScalars*, int) {
     return {x};
   }
   struct OfMoves;
