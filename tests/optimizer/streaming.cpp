@@ -191,12 +191,12 @@ struct LateMean {
   template <class Visit>
   void settings(Visit&&) const {}
   template <Number P>
-  static HowFar<P> message(ParameterRef<P> x, terse::detail::OuterBuffers own) {
+  static HowFar<P> message(ParameterRef<P> x, OuterBuffers own) {
     return {x, own.first};
   }
-  static GoBack land(terse::detail::OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  static GoBack land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
   template <Number P>
-  static Take<P> merge(ParameterRef<P> x, terse::detail::OuterBuffers own, const StepScalars*, int) {
+  static Take<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.first};
   }
 };

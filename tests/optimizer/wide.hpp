@@ -103,7 +103,7 @@ template <class Recipe>
 constexpr bool meets_wide() {
   using Rule = typename terse::detail::Composed<Recipe>::Rule;
   using X = ParameterRef<float>;
-  constexpr terse::detail::OuterBuffers own{};
+  constexpr OuterBuffers own{};
   bool wide = says_wide<decltype(std::declval<const Rule&>().message(X{}, own))>;
   if constexpr (requires(const Rule& rule) { rule.whole_message(X{}, own); })
     wide = wide && says_wide<decltype(std::declval<const Rule&>().whole_message(X{}, own))>;

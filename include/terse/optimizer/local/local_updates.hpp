@@ -266,9 +266,14 @@ using LocalUpdatesFrom = Sorted<detail::Around<Inner, Outer>::template Of,
                                 Takes<PolicyKind::schedule, PolicyKind::inside, PolicyKind::compressor,
                                       PolicyKind::error_feedback, PolicyKind::topology>,
                                 Policies<AllAtOnce, Inside::alone>, Ps...>;
+
+namespace detail {
+
 /// Local updates by this schedule, around a recipe that runs alone.
 template <class Inner, class Outer, class Schedule, class... Ps>
 using LocalUpdatesAround =
-    Sorted<detail::AroundAlone<Inner, Outer, Schedule>::template Of, TakesMeans, Policies<>, Ps...>;
+    Sorted<AroundAlone<Inner, Outer, Schedule>::template Of, TakesMeans, Policies<>, Ps...>;
+
+}  // namespace detail
 
 }  // namespace terse
