@@ -192,7 +192,7 @@ class Codec {
   template <class M>
   void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
     out<E> total = note();
-    reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, detail::NoPackets{}, compensate(message),
+    reduce<SumOfSquares>(executor_, range, Units{0, true}, mask, NoPackets{}, compensate(message),
                          scratch_.all(), total, bad_.data());
   }
   /// Returns the state's view, with errors up to date.

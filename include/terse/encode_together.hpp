@@ -45,8 +45,8 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
         packets.placed[c].going = packets.at[c] - base + chunks[c].section_at;
       }
       compressor_.encode_together(
-          executor_, workspace_, packets.placed, mask, detail::NoPackets{}, compensate(message),
-          reporting(message), context, base, bad_.data(), [&](int c, index_t bytes) {
+          executor_, workspace_, packets.placed, mask, NoPackets{}, compensate(message), reporting(message),
+          context, base, bad_.data(), [&](int c, index_t bytes) {
             const auto place = static_cast<std::size_t>(c);
             packets.bytes[place] += bytes - compressor_.wire_bytes(chunks[place].compressed);
           });
@@ -57,9 +57,8 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
       if constexpr (is_measured())
         compressor_.encode_together(executor_, workspace_, packets.placed, mask, reporting(message), context,
                                     base);
-      else if (!compressor_.encode_at_once(executor_, packets.placed, mask, detail::NoPackets{},
-                                           compensate(message), reporting(message), context, base,
-                                           bad_.data()))
+      else if (!compressor_.encode_at_once(executor_, packets.placed, mask, NoPackets{}, compensate(message),
+                                           reporting(message), context, base, bad_.data()))
         return one_by_one();
     }
     if constexpr (!C::lossless && detail::StoresErrors<FeedbackState, E>)

@@ -43,7 +43,7 @@ class Inbox {
   }
   auto compressed() {
     if constexpr (C::lossless) {
-      return detail::NoPackets{};
+      return NoPackets{};
     } else {
       auto incoming = C::incoming(compressed_.data(), count_);
       if constexpr (requires { C::unbounded; })
@@ -70,8 +70,8 @@ class Inbox {
 
 /// An inbox without packets.
 struct EmptyInbox {
-  static constexpr detail::NoPackets compressed() { return {}; }
-  static constexpr detail::NoPackets dense() { return {}; }
+  static constexpr NoPackets compressed() { return {}; }
+  static constexpr NoPackets dense() { return {}; }
 };
 
 }  // namespace terse

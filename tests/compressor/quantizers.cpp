@@ -863,7 +863,7 @@ typename S::Scale measured(const Floats& x, Units units) {
   buffer<typename S::Scale, typename E::memory> scale(1);
   buffer<std::uint32_t, typename E::memory> bad(1);
   upload(view<const float>(x), values.all().part(0, static_cast<index_t>(x.size())));
-  reduce<S>(E{}, range, units, Mask<typename E::memory>{}, terse::detail::NoPackets{},
+  reduce<S>(E{}, range, units, Mask<typename E::memory>{}, NoPackets{},
             terse::detail::AsSample<Values>{{values.data()}}, scratch.all(), scale.all(), bad.data());
   typename S::Scale result;
   fetch(E{}, in<E, typename S::Scale>(scale.all()), view<typename S::Scale>(&result, 1));
@@ -896,12 +896,11 @@ void check_packed() {
                                 Draw::shared(1, 3, Purpose::selection)};
     std::uint32_t bad = 0;
     if constexpr (C::measured) {
-      compressor.measure(E{}, workspace, range, mask, terse::detail::NoPackets{},
-                         Read{message.data(), feedback}, &bad);
+      compressor.measure(E{}, workspace, range, mask, NoPackets{}, Read{message.data(), feedback}, &bad);
       compressor.encode(E{}, workspace, range, mask, feedback, 0, context, section);
     } else {
-      compressor.measure_and_encode(E{}, workspace, range, mask, terse::detail::NoPackets{},
-                                    Read{message.data(), feedback}, feedback, context, section, &bad);
+      compressor.measure_and_encode(E{}, workspace, range, mask, NoPackets{}, Read{message.data(), feedback},
+                                    feedback, context, section, &bad);
     }
     CHECK(bad == 0);
     CHECK(compressor.fault(range, section, compressor.wire_bytes(range)) == nullptr);

@@ -163,9 +163,9 @@ Floats read_back(const C& compressor, const Layout& layout, const Floats& x, Flo
     codec.encode(chunk, {}, EmptyInbox{}, message, context, false, packet.data());
     Inbox<C> inbox(1);
     inbox.add(compressor, chunk, packet.data(), context.shared);
-    for_each(executor::host{}, chunk.compressed, terse::detail::NoMask{},
-             codec.arrived(chunk.compressed, inbox), Write{decoded.data()});
-    for_each(executor::host{}, chunk.dense, terse::detail::NoMask{}, inbox.dense(), Write{decoded.data()});
+    for_each(executor::host{}, chunk.compressed, NoMask{}, codec.arrived(chunk.compressed, inbox),
+             Write{decoded.data()});
+    for_each(executor::host{}, chunk.dense, NoMask{}, inbox.dense(), Write{decoded.data()});
   }
   CHECK(!codec.take_bad());
   error.assign(x.size(), 0);

@@ -85,7 +85,7 @@ TEST_CASE("what is only written is the same on its way around the cache") {
       CHECK(left_by<Splits>(range, from, mask, incoming, shift) ==
             left_by<SplitsUnseen>(range, from, mask, incoming, shift));
     };
-    compare(nullptr, terse::detail::NoPackets{}, 0);
+    compare(nullptr, NoPackets{}, 0);
     compare(some.data(), packets, 0);
     compare(nullptr, packets, 1);
   }

@@ -56,8 +56,8 @@ TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
     terse::buffer<float, E::memory> scales(units.in_range(range));
     terse::buffer<std::uint32_t, E::memory> bad(1);
     terse::detail::reduce_tiles<terse::RootMeanSquare, false, 2>(
-        E{}, range, units, mask_of<E>(words), terse::detail::NoPackets{}, Read{given.data()}, nullptr,
-        scratch.data(), scales.data(), bad.data());
+        E{}, range, units, mask_of<E>(words), terse::NoPackets{}, Read{given.data()}, nullptr, scratch.data(),
+        scales.data(), bad.data());
     CHECK(download<E>(scales) == expected.scales);
   }
 }
@@ -84,7 +84,7 @@ auto left_by_wide_kernels(const Range& range) {
   auto wire =
       upload<E>(std::vector<std::byte>(static_cast<std::size_t>(wire_bytes<2>(range)), std::byte{0xFF}));
   const Draw draw = Draw::local(3, 1, 4, terse::Purpose::quantization);
-  terse::reduce<terse::MeanAbs>(E{}, range, units, mask, terse::detail::NoPackets{},
+  terse::reduce<terse::MeanAbs>(E{}, range, units, mask, terse::NoPackets{},
                                 HandingAddTo{{given.data(), y.data(), 0}}, scratch.all(), scales.all(),
                                 bad.data());
   terse::pack<2, true>(E{}, range, units, mask, HandedTakeSign{{y.data(), 0}},

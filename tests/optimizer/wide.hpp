@@ -15,7 +15,7 @@ using Wide = executor::emulated;
 template <class Incoming, class F>
 inline constexpr bool is_wide = detail::RunsWide<detail::Arriving<Incoming>, F>;
 template <class F>
-inline constexpr bool is_wide_alone = is_wide<terse::detail::NoPackets, detail::WithoutMask<F>>;
+inline constexpr bool is_wide_alone = is_wide<NoPackets, detail::WithoutMask<F>>;
 
 template <class F>
 using ViewOf = decltype(std::declval<typename F::template State<Wide>&>().view());
@@ -33,8 +33,7 @@ struct IncomingOf<C> {
 
 /// A message, and a mean's consumer.
 template <class F>
-inline constexpr bool says_wide =
-    is_wide<terse::detail::NoPackets, detail::Compensate<F, NoErrorFeedback::View>>;
+inline constexpr bool says_wide = is_wide<NoPackets, detail::Compensate<F, NoErrorFeedback::View>>;
 template <class F>
 inline constexpr bool takes_wide =
     is_wide<detail::OneEach<Dense::Code>, detail::Gated<detail::Deliver<F, detail::AsItIs>>>;
@@ -51,17 +50,16 @@ constexpr bool vector_is_wide(const recipes::ParameterMixingOf<M, P, C, F, Decay
       Vector<K>{}));
   using Outcome = decltype(Becomes::compressed);
   using Incoming = typename IncomingOf<C>::type;
-  bool wide = is_wide<terse::detail::NoPackets, detail::Exact<decltype(Says::dense)>> &&
+  bool wide = is_wide<NoPackets, detail::Exact<decltype(Says::dense)>> &&
               is_wide<Differences<Dense::Code>, detail::Gated<detail::MixExact<decltype(Becomes::dense)>>> &&
               takes_wide<detail::UpdateByMean<Rule, View, K>>;
   if constexpr (M::facts.combines_first) wide = wide && is_wide_alone<detail::Adapt<Rule, View>>;
   if constexpr (K > 0)
     wide = wide && is_wide_alone<detail::KeepOutgoing<Rule, View, K>> && says_wide<detail::KeptOutgoing>;
   if constexpr (Traits<C>::keyed)
-    wide = wide && is_wide<terse::detail::NoPackets, detail::Gated<detail::MixKept<Outcome>>>;
+    wide = wide && is_wide<NoPackets, detail::Gated<detail::MixKept<Outcome>>>;
   else if constexpr (!C::lossless)
-    wide = wide &&
-           is_wide<terse::detail::NoPackets, detail::Compensate<decltype(Says::compressed), ViewOf<F>>> &&
+    wide = wide && is_wide<NoPackets, detail::Compensate<decltype(Says::compressed), ViewOf<F>>> &&
            is_wide<Incoming, detail::Gated<detail::MixDecoded<Outcome, ViewOf<F>>>>;
   if constexpr (!C::lossless && M::facts.moves_by_packet)
     wide = wide && is_wide<Incoming, detail::Gated<detail::TakeOwn<Outcome>>>;
@@ -78,14 +76,12 @@ constexpr bool mixes_wide(const recipes::ParameterMixingOf<M, P, C, F, Decay>& r
 /// The second sweep over layers, by the rules of one stage or of two.
 template <class OfSegment, class... S, std::size_t... K>
 constexpr bool measures_wide(Statistics<S...>, std::index_sequence<K...>) {
-  return (is_wide<terse::detail::NoPackets,
-                  detail::AsSample<detail::MeasureStep<static_cast<int>(K), OfSegment>>> &&
-          ...);
+  return (is_wide<NoPackets, detail::AsSample<detail::MeasureStep<static_cast<int>(K), OfSegment>>> && ...);
 }
 template <class OfSegment, class Rules>
 constexpr bool layers_are_wide() {
   using Measures = typename Rules::measures;
-  return is_wide<terse::detail::NoPackets, detail::Gated<detail::LayerDescend<OfSegment>>> &&
+  return is_wide<NoPackets, detail::Gated<detail::LayerDescend<OfSegment>>> &&
          measures_wide<OfSegment>(Measures{}, std::make_index_sequence<Measures::count>{});
 }
 template <class Recipe>

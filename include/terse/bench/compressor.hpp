@@ -114,8 +114,8 @@ class Passes {
   void receive(Consumer consumer) {
     Inbox<C> inbox(1);
     inbox.add(codec_.compressor(), plan_.whole, packet_.data(), context(step_ - 1).shared);
-    for_each(Host{}, plan_.whole.compressed, terse::detail::NoMask{},
-             codec_.arrived(plan_.whole.compressed, inbox), consumer);
+    for_each(Host{}, plan_.whole.compressed, NoMask{}, codec_.arrived(plan_.whole.compressed, inbox),
+             consumer);
   }
 
   index_t n_;

@@ -145,9 +145,9 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
                 1.0F / detail::HadamardGroups::order);
     const detail::Coefficients coefficients{numbers, begin};
     const index_t bytes =
-        Inner{}.measure_and_encode(executor, workspace.inner, range, Mask<typename E::memory>{},
-                                   detail::NoPackets{}, coefficients, coefficients, context, section, bad);
-    for_each(executor, range, mask, detail::NoPackets{},
+        Inner{}.measure_and_encode(executor, workspace.inner, range, Mask<typename E::memory>{}, NoPackets{},
+                                   coefficients, coefficients, context, section, bad);
+    for_each(executor, range, mask, NoPackets{},
              detail::CommitElements<Feedback>{feedback, inverse(executor, workspace, range)});
     return bytes;
   }

@@ -256,11 +256,11 @@ struct Sparse {
       const detail::PickedValues values_here{picked.data(), unit.offset};
       std::uint32_t* const bad = workspace.ignored.data();
       if constexpr (Values::measured) {
-        values.measure(executor, workspace.coder, workspace.picks, {}, detail::NoPackets{}, values_here, bad);
+        values.measure(executor, workspace.coder, workspace.picks, {}, NoPackets{}, values_here, bad);
         values.encode(executor, workspace.coder, workspace.picks, {}, values_here, 0, context, wire);
       } else {
-        values.measure_and_encode(executor, workspace.coder, workspace.picks, {}, detail::NoPackets{},
-                                  values_here, values_here, context, wire, bad);
+        values.measure_and_encode(executor, workspace.coder, workspace.picks, {}, NoPackets{}, values_here,
+                                  values_here, context, wire, bad);
       }
     }
   }

@@ -65,8 +65,7 @@ struct Remembered {
     }
     /// Rounds the new rows, which have replaced the messages, into the table.
     void store(E executor, const Range& range) requires rounds_late {
-      for_each(executor, range, detail::NoMask{}, detail::NoPackets{},
-               typename RowFormat<Format>::Round(view().row));
+      for_each(executor, range, NoMask{}, NoPackets{}, typename RowFormat<Format>::Round(view().row));
     }
     template <class Visit>
     void walk(Visit&&) {}

@@ -120,7 +120,7 @@ class LowRankRound {
       multiply_transposed<R>(context.executor, context.codec.feedback().at(matrix.offset),
                              as_const(left(matrix)),
                              {own_right_.data() + matrix.right, matrix.shape.columns});
-    reduce<MaxAbs>(context.executor, factors_.right_range, Units{0, true}, {}, detail::NoPackets{},
+    reduce<MaxAbs>(context.executor, factors_.right_range, Units{0, true}, {}, NoPackets{},
                    detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), context.codec.bad());
     context.note(context.codec);
     right_mean_.start(context, own_right_.data());
@@ -139,14 +139,14 @@ class LowRankRound {
       // Does not change columns that an error has kept from being updated.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
-    for_each(context.executor, context.plan.whole.dense, detail::NoMask{}, detail::NoPackets{},
+    for_each(context.executor, context.plan.whole.dense, NoMask{}, NoPackets{},
              context.envelope.gated(detail::TakeThere<decltype(consumer.dense)>{
                  moved_.data(), moved_.size(), left_.data(), consumer.dense}));
   }
 
   /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
   double notes(E executor) {
-    reduce<SumOfSquares>(executor, factors_.dense, Units{0, true}, {}, detail::NoPackets{},
+    reduce<SumOfSquares>(executor, factors_.dense, Units{0, true}, {}, NoPackets{},
                          detail::ReadArena{left_.data()}, scratch_.all(), total_.all(), overflow_.data());
     float total = 0;
     fetch(executor, in<E>(total_.all()), view<float>(&total, 1));

@@ -84,8 +84,6 @@ struct Mask {
   }
 };
 
-namespace detail {
-
 /// A mask in which all elements take part. Host verbs know it at compile time and have no code for masked blocks.
 struct NoMask {
   template <class Space>
@@ -97,8 +95,6 @@ struct NoMask {
 
 /// No incoming packets: functors are called without a sum.
 struct NoPackets {};
-
-}  // namespace detail
 
 /// The packets from peers, over the range that the verb runs on. Functors receive, per element, the sum over the
 /// packets, in the order given, of weight * Code::value(code, scale).

@@ -187,7 +187,7 @@ template <int R, class F>
 void for_each_product(executor::host ex, const Range& range, HostMask mask,
                       in<executor::host, detail::Factored> matrices, const float* left, const float* right,
                       F f) {
-  for_each(ex, range, mask, detail::NoPackets{},
+  for_each(ex, range, mask, NoPackets{},
            detail::Product<R, F>{matrices.data(), matrices.size(), left, right, f});
 }
 

@@ -226,7 +226,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
   detail::Totals<Statistic> all = detail::no_totals<Statistic>();
   for (const Piece& piece : range.pieces()) {
     const auto totals =
-        detail::reduce_unit<Statistic>(piece, 0, piece.count, detail::NoMask{}, cursor, f, scratch.data(),
+        detail::reduce_unit<Statistic>(piece, 0, piece.count, NoMask{}, cursor, f, scratch.data(),
                                        detail::StoreSamples{reinterpret_cast<float*>(wire)});
     detail::join_results<Statistic>(all.data(), 1, totals.data(), 1);
     cursor.next_piece(piece.count);
@@ -239,7 +239,7 @@ void store(executor::host, const Range& range, Incoming incoming, F f, std::byte
 /// Calls f(piece, i) for each element of the range, in no particular order.
 template <class F>
 void for_each(executor::host ex, const Range& range, F f) {
-  for_each(ex, range, detail::NoMask{}, detail::NoPackets{}, detail::WithoutMask<F>{f});
+  for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
 /// Copies from.size() elements; the two don't overlap.

@@ -205,15 +205,15 @@ void store(const executor::parallel& ex, const Range& range, Incoming incoming, 
            std::uint32_t* bad) {
   if (!detail::goes_to_team(ex, range.elements()))
     return store<Statistic>(executor::host{}, range, incoming, f, wire, scratch, scale, bad);
-  detail::reduce_in_shares<Statistic>(ex, range, Units{0, true}, detail::NoMask{}, incoming, f,
-                                      scratch.data(), scale.data(), bad,
+  detail::reduce_in_shares<Statistic>(ex, range, Units{0, true}, NoMask{}, incoming, f, scratch.data(),
+                                      scale.data(), bad,
                                       detail::StoreSamples{reinterpret_cast<float*>(wire)});
 }
 
 /// Calls f(piece, i) as the host's `for_each` does, from several threads at the same time.
 template <class F>
 void for_each(const executor::parallel& ex, const Range& range, F f) {
-  for_each(ex, range, detail::NoMask{}, detail::NoPackets{}, detail::WithoutMask<F>{f});
+  for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
 /// Copies as the host does.

@@ -71,14 +71,14 @@ class RankOf final : public Rank {
       if constexpr (!C::lossless)
         for_each(E{}, portions_[p]->compressed, mask(), codec_->arrived(portions_[p]->compressed, inbox),
                  IntoArena{sum.data()});
-      for_each(E{}, portions_[p]->dense, terse::detail::NoMask{}, inbox.dense(), IntoArena{sum.data()});
+      for_each(E{}, portions_[p]->dense, NoMask{}, inbox.dense(), IntoArena{sum.data()});
     }
   }
 
   Values compensated(const Values& message) override {
     Values y(at(layout_.size()));
     if constexpr (!C::lossless)
-      for_each(E{}, plan_.whole.compressed, terse::detail::NoMask{}, terse::detail::NoPackets{},
+      for_each(E{}, plan_.whole.compressed, NoMask{}, NoPackets{},
                Ask<decltype(codec_->feedback())>{codec_->feedback(), message.data(), y.data()});
     return y;
   }

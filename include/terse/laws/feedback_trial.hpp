@@ -93,7 +93,7 @@ class FeedbackTrial {
   /// Returns the compensated message.
   Values compensated(const Values& message) {
     Values y(at(layout_.size()), 0);
-    for_each(E{}, plan_.whole.compressed, terse::detail::NoMask{}, terse::detail::NoPackets{},
+    for_each(E{}, plan_.whole.compressed, NoMask{}, NoPackets{},
              Ask<decltype(codec_.feedback())>{codec_.feedback(), message.data(), y.data()});
     return y;
   }

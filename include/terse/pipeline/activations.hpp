@@ -299,7 +299,7 @@ class Activations {
   }
   template <class F>
   void round(const Range& range, const F& f) {
-    for_each(executor_, range, detail::NoMask{}, detail::NoPackets{}, f);
+    for_each(executor_, range, NoMask{}, NoPackets{}, f);
   }
   auto rounding() { return typename RowFormat<Format>::Round(cursor()); }
   template <class A>

@@ -115,8 +115,8 @@ struct VarianceRatio {
     }
     bool due(const VarianceRatio& rule, E executor, std::uint64_t step, const float* variance) {
       const auto place = [&](std::uint64_t t) { return static_cast<index_t>(t % (rule.horizon + 1)); };
-      reduce<detail::Sum>(executor, range_, Units{0, true}, detail::NoMask{}, detail::NoPackets{},
-                          detail::Read{variance}, scratch_.all(), total_.all(), bad_.data());
+      reduce<detail::Sum>(executor, range_, Units{0, true}, NoMask{}, NoPackets{}, detail::Read{variance},
+                          scratch_.all(), total_.all(), bad_.data());
       float now = 0;
       fetch(executor, in<E>(total_.all()), view<float>(&now, 1));
       norms_[place(step)] = now;

@@ -232,7 +232,7 @@ struct MachineMixing {
       const Source sources[] = {
           {out_[static_cast<std::size_t>(c)].data() + shift, nullptr, 0, origin(context, machine_, mine_)},
           {mixed_[static_cast<std::size_t>(c)].data() + shift, nullptr, 1, origin(context, machine_, c)}};
-      for_each(context.executor, part(c).dense, detail::NoMask{},
+      for_each(context.executor, part(c).dense, NoMask{},
                Differences<Dense::Code>{{sources, 2, {}, context.envelope.damage()}},
                context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }

@@ -299,7 +299,7 @@ struct Mixing {
                  context.envelope.gated(
                      detail::MixDecoded<decltype(consumer.compressed), decltype(codec.feedback())>{
                          consumer.compressed, codec.feedback()}));
-      for_each(context.executor, whole.dense, detail::NoMask{}, Differences<Dense::Code>{inbox.dense()},
+      for_each(context.executor, whole.dense, NoMask{}, Differences<Dense::Code>{inbox.dense()},
                context.envelope.gated(detail::MixExact<decltype(consumer.dense)>{consumer.dense}));
     }
 

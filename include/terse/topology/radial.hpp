@@ -165,7 +165,7 @@ struct Radial {
         if (!context.dense_only)
           for_each(executor, whole.compressed, context.mask, sum_.sums(),
                    detail::delivery(context, consumer.compressed, 1));
-      for_each(executor, whole.dense, detail::NoMask{}, sum_.sums(),
+      for_each(executor, whole.dense, NoMask{}, sum_.sums(),
                detail::dense_delivery(context, consumer.dense, 1));
     }
 

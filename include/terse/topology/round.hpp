@@ -99,7 +99,7 @@ void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float we
       for_each(context.executor, portion.compressed, context.mask,
                context.codec.arrived(portion.compressed, inbox),
                detail::delivery(context, consumer.compressed, weight));
-  for_each(context.executor, portion.dense, detail::NoMask{}, inbox.dense(),
+  for_each(context.executor, portion.dense, NoMask{}, inbox.dense(),
            detail::dense_delivery(context, consumer.dense, weight));
 }
 

@@ -141,12 +141,12 @@ struct RoundContext {
   /// Reads the packets once more to find the damaged one.
   TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
     inbox.watch(damage());
-    for_each(executor, portion.dense, detail::NoMask{}, inbox.dense(), detail::IgnoreSum{});
+    for_each(executor, portion.dense, NoMask{}, inbox.dense(), detail::IgnoreSum{});
     if constexpr (!C::lossless) {
       auto incoming = inbox.compressed();
       if constexpr (requires { incoming.damage; }) {
         incoming.damage = damage();
-        for_each(executor, portion.compressed, detail::NoMask{}, incoming, detail::IgnoreSum{});
+        for_each(executor, portion.compressed, NoMask{}, incoming, detail::IgnoreSum{});
       }
     }
   }

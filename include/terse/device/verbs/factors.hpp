@@ -241,7 +241,7 @@ void prepare_columns(E ex, in<E, detail::Factored> matrices, float* right, const
 template <int R, GridExecutor E, class F>
 void for_each_product(E ex, const Range& range, Mask<typename E::memory> mask,
                       in<E, detail::Factored> matrices, const float* left, const float* right, F f) {
-  for_each(ex, range, mask, detail::NoPackets{},
+  for_each(ex, range, mask, NoPackets{},
            detail::GridProduct<R, F>{matrices.data(), matrices.size(), left, right, f});
 }
 

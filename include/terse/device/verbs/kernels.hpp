@@ -144,7 +144,7 @@ void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming 
 
 template <GridExecutor E, class F>
 void for_each(E ex, const Range& range, F f) {
-  for_each(ex, range, detail::NoMask{}, detail::NoPackets{}, detail::WithoutMask<F>{f});
+  for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
 template <GridExecutor E, class T>

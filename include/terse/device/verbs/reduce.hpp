@@ -291,7 +291,7 @@ void reduce(E ex, const Range& range, Units units, Mask<typename E::memory> mask
 template <class Statistic, GridExecutor E, class Incoming, class F>
 void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, out<E> scratch,
            out<E, typename Statistic::Scale> scale, std::uint32_t* bad) {
-  detail::reduce_tiles<Statistic, true>(ex, range, Units{0, true}, detail::NoMask{}, incoming, f, wire,
+  detail::reduce_tiles<Statistic, true>(ex, range, Units{0, true}, NoMask{}, incoming, f, wire,
                                         scratch.data(), scale.data(), bad);
 }
 
@@ -301,7 +301,7 @@ void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std
   using Source = detail::Arriving<Incoming>;
   const Source arriving(incoming);
   detail::for_each_slice<Source::bits, 32>(ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
-    detail::launch_reduce<Statistic, true>(ex, slice, detail::NoMask{}, arriving, f, nullptr, 0, wire);
+    detail::launch_reduce<Statistic, true>(ex, slice, NoMask{}, arriving, f, nullptr, 0, wire);
   });
 }
 
