@@ -160,7 +160,7 @@ std::string spelled_out(const std::vector<std::byte>& wire, index_t n, index_t k
     read.push_back(static_cast<std::uint32_t>(before = position));
   }
   for (index_t at = bits * k; at < all; ++at)
-    if (bit(at) != 0) return "bits behind its last position";
+    if (bit(at) != 0) return "bits after its last position";
   return "";
 }
 

@@ -276,7 +276,7 @@ TEST_CASE("through a lattice what was published is read within half a step, with
         CHECK(x[129] != first[129]);
       } catch (const wire_error& failure) {
         noticed = failure.step();
-        CHECK(says(failure.what(), "rank 0 has published can't be read beside this rank's own parameters"));
+        CHECK(says(failure.what(), "rank 0 has published can't be decoded with this rank's own parameters"));
         CHECK(x == first);
       }
     });

@@ -233,7 +233,7 @@ TEST_CASE("two stages have to be told when the first is over") {
                              .when = {40}};
   const auto [before, after] = descend(recipe, 160);
   CHECK(after < before / 10);
-  CHECK_THROWS_WITH_AS(descend(OneBitAmsgrad{}, 1), doctest::Contains("when the first stage is over"),
+  CHECK_THROWS_WITH_AS(descend(OneBitAmsgrad{}, 1), doctest::Contains("the end of the first stage"),
                        usage_error);
 }
 

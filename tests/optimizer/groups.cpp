@@ -410,7 +410,7 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     Optimizer local{LocalSgd<Adam<>>{}, transport, layout};
     local.group(1).period = 3;
     refuses(local, "group 1 has period 3, and group 0 period 8: ");
-    refuses(local, "; set it in optimizer.recipe and in each optimizer.group(id)");
+    refuses(local, "; set them in optimizer.recipe and in each optimizer.group(id)");
     Optimizer outer{SlowMo<MomentumSgd<>>{}, transport, layout};
     outer.group(3).inner.learning_rate *= 2;
     refuses(outer, "group 3 has learning_rate 0.2");

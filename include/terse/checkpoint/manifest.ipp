@@ -158,7 +158,7 @@ TERSE_CORE std::string Manifest::text() const {
 TERSE_CORE const Part& Manifest::part(const std::string& name) const {
   for (const Part& part : parts_)
     if (part.name == name) return part;
-  detail::fail(folder_, "holds no " + detail::quoted(name) + ", says its manifest");
+  detail::fail(folder_, "has no " + detail::quoted(name) + ", according to its manifest");
 }
 
 TERSE_CORE bool Manifest::is_possible() const {
@@ -178,7 +178,7 @@ TERSE_CORE void Manifest::compare_digest(const Part& saved, const std::string& f
 
 TERSE_CORE void Manifest::differs(const Part& saved, const std::string& how) const {
   detail::fail(folder_ / saved.name,
-               how + ", as the manifest says: it is damaged, or of another save than step " +
+               how + ", according to the manifest: it is damaged, or of another save than step " +
                    std::to_string(step_) +
                    "; put the right file in its place, or go on from another checkpoint");
 }

@@ -84,8 +84,8 @@ inline int ranks_per_node(const Channel& channel, int wanted) {
   }
   if (wanted == 0)
     throw usage_error(
-        "Hierarchical's ranks_per_node is 0, which asks the transport for its nodes, and this transport "
-        "knows of none: set it, as in .topology = {.ranks_per_node = 8}, or give the optimizer a Nodes",
+        "Hierarchical's ranks_per_node is 0, but this transport has no nodes: set it, as in .topology = "
+        "{.ranks_per_node = 8}, or give the optimizer a Nodes",
         channel.rank());
   if (wanted < 1 || size % wanted != 0)
     throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
@@ -169,8 +169,8 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   template <class M>
   void start(const M& message) {
     static_assert(!compresses || !listens<M>,
-                  "terse: this momentum correction (FactorMasking) must be told what was sent of each rank's "
-                  "message, and Within keeps a part of it back. Use Hierarchical<ScatterGather, ...>");
+                  "terse: this momentum correction (FactorMasking) needs the sent part of each rank's "
+                  "message, and Within withholds a part of it. Use Hierarchical<ScatterGather, ...>");
     if constexpr (listens<M>) fill(inside_.executor, marks_.all(), std::uint8_t{0});
     stage_ = Stage::reduce;
     half_.start(inside_, of_all(message));

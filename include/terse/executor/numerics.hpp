@@ -106,10 +106,9 @@ namespace detail {
 inline void check_processor(int rank, std::uint64_t step) {
   if (computes_otherwise()) [[unlikely]]
     throw usage_error(
-        "this thread's processor flushes subnormal numbers to zero or doesn't round to nearest, and replicas "
-        "would drift apart. "
-        "Something has set it: torch.set_flush_denormal, a library that was linked with -ffast-math, or "
-        "fesetround",
+        "this thread's processor flushes subnormal numbers to zero or doesn't round to nearest, so that "
+        "replicas would diverge. It was set by torch.set_flush_denormal, a library that was linked with "
+        "-ffast-math, or fesetround",
         rank, static_cast<std::int64_t>(step));
 }
 /// Throws usage_error if there are faults, even if all ranks have the same.

@@ -51,10 +51,9 @@ struct AveragingOf {
   static_assert(!M::facts.needs_exact_mean || C::lossless || !T::recompresses,
                 "terse: this momentum correction steps along the mean of the ranks' signs, and this topology "
                 "compresses that again. Use AllGather, or vote");
-  static_assert(
-      !C::lossless || !detail::is_no_mean<T>(),
-      "terse: Gathered merges packets, and what is not compressed is averaged by BySize, without any. Give "
-      "this optimizer a compressor, or make it the inner one of a local method");
+  static_assert(!C::lossless || !detail::is_no_mean<T>(),
+                "terse: Gathered merges packets, and uncompressed segments have none: BySize averages them. "
+                "Give this optimizer a compressor, or make it the inner one of a local method");
   using Stage = detail::Stage<M, P>;
   using compressor_type = C;
   using error_feedback_type = F;

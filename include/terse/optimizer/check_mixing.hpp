@@ -29,12 +29,11 @@ constexpr bool check_mixing() {
       any || !graph::Traits<G>::push_sum || M::facts.allows_push_sum,
       "terse: push-sum weights are for StochasticGradientPush (AdaptThenCombine); this method needs a "
       "doubly stochastic graph");
-  static_assert(
-      any || !M::facts.needs_fixed_symmetric || (G::fixed && G::symmetric),
-      "terse: momentum on the mixture (DecentLaM, momentum consensus) and exact diffusion (D2) need a graph "
-      "that is fixed and symmetric: on directed graphs, or those that change from step to step, they diverge "
-      "whatever the learning rate, by up to 25 % a step. Use Gossip, or QuasiGlobal momentum (QgDmSgd) or "
-      "GradientTracking on this graph");
+  static_assert(any || !M::facts.needs_fixed_symmetric || (G::fixed && G::symmetric),
+                "terse: momentum on the mixture (DecentLaM, momentum consensus) and exact diffusion (D2) "
+                "need a graph that is fixed and symmetric: on directed graphs, or those that change from "
+                "step to step, they diverge at any learning rate, by up to 25 % a step. Use Gossip, or "
+                "QuasiGlobal momentum (QgDmSgd) or GradientTracking on this graph");
   static_assert(
       any || !M::facts.needs_spectrum || graph::Traits<G>::spectrum_above_minus_third ||
           graph::Traits<G>::known_at_construction,

@@ -116,7 +116,7 @@ struct ParameterMixingOf {
   void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     if (average_every > 0 && !state.exact)
       throw usage_error(
-          "average_every was 0 when this optimizer was made, so that nothing is there to average with",
+          "average_every was 0 when this optimizer was constructed, so it has no exchange for exact averages",
           state.rank, static_cast<std::int64_t>(input.context.step));
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
     now.own[0] = detail::rate_ratio(momentum_correction, learning_rate, state.last_rate, input.context.step);
@@ -148,7 +148,7 @@ struct ParameterMixingOf {
       if (!state.begun)
         throw usage_error(
             "CombineThenAdapt takes gradients at the mixture: call begin(parameters) before each step, and "
-            "compute the gradient at what it leaves there",
+            "compute the gradient at the parameters that it writes",
             state.rank, static_cast<std::int64_t>(input.context.step));
       for_each(input.executor, state.range,
                detail::Adapt<Rule, View<N>>{rule_of<float>(momentum_correction),

@@ -165,8 +165,8 @@ constexpr void check_bottom() {
         "terse: a recipe's State needs `bool full_precision() const`, whether the next step averages "
         "gradients exactly");
     static_assert(Prepares<Bottom, S>,
-                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, what the host "
-                  "works out for a step");
+                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, which "
+                  "computes the host's values for a step");
     static_assert(Enqueues<Bottom, S>, "terse: a recipe needs `void enqueue(input, state) const`, the step");
     static_assert(
         Completes<Bottom, S>,

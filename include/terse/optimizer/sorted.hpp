@@ -30,7 +30,7 @@ template <class C, class F>
 constexpr bool check_own_errors() {
   static_assert(
       C::unbiased || Traits<F>::unchecked || !requires { typename F::OfOwners; },
-      "terse: under OwnersResidual what a rank does not send is lost, unless its optimizer keeps it, as "
+      "terse: OwnersResidual loses the unsent part of a rank's message, unless the optimizer keeps it, as "
       "CocktailSgd does. Use Residual");
   return true;
 }

@@ -190,7 +190,7 @@ void Optimizer<R, T, E, N>::mask(in<E, std::uint8_t> elements) {
       guard().refuse("messages of a step are under way, and it has its mask: give another one between steps");
     if (!full_precision() && steps_ > 0)
       guard().refuse(
-          "the second stage has begun, and what takes part in it is settled: give the mask before that");
+          "the second stage has begun, and its mask can't change any more: set the mask before that");
     detail::await_messages(channel());
     masked_ = state_.leave_out(elements.data());
   }
@@ -205,11 +205,11 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   if (open_.parameters == nullptr)
     guard().refuse("ready belongs between begin(parameters, gradients) and step");
   if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))
-    guard().refuse("ready was told of segment " + std::to_string(segment) + ", and the layout has " +
+    guard().refuse("ready was called for segment " + std::to_string(segment) + ", and the layout has " +
                    std::to_string(ready_.size()));
   const auto place = static_cast<std::size_t>(segment);
   if (ready_[place] != 0)
-    guard().refuse("ready was told twice of segment '" + layout_.segments()[place].name + "'");
+    guard().refuse("ready was called twice for segment '" + layout_.segments()[place].name + "'");
   ready_[place] = 1;
   if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) try {

@@ -38,7 +38,7 @@ struct TwoStages {
     if constexpr (Pair::P2::facts.continues_first_stage && requires { when.skipped(); })
       if (when.skipped())
         throw usage_error(
-            "the second stage goes on with what the first one has learned, and that lasts no step: `when` "
+            "the second stage continues from the first one's state, and the first stage has no step: `when` "
             "must be at least one step");
   }
   const char* unrecordable(const RecordUse& use, bool full_precision) const {

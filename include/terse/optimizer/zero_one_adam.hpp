@@ -148,10 +148,9 @@ namespace recipes {
 template <class C, class F, class G>
 struct ZeroOneAdamOf {
   static_assert(detail::check_means<C, F, G>() && detail::check_own_errors<C, F>());
-  static_assert(
-      !detail::starts_exactly<F>(),
-      "terse: the copies of Difference start anew from exact gradients after a step that failed, which "
-      "this method's second stage has none of. Use Residual");
+  static_assert(!detail::starts_exactly<F>(),
+                "terse: after a failed step the copies of Difference restart from exact gradients, and this "
+                "method's second stage has none. Use Residual");
 
   float learning_rate = 1e-3F;                ///< step size; may change between steps
   float beta1 = 0.9F;                         ///< decay rate of the momentum; in [0, 1)

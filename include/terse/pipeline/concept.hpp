@@ -97,8 +97,8 @@ concept SelectsSome = requires(const C& compressor) {
 template <class C>
 constexpr bool check_row_compressor() {
   static_assert(!Traits<C>::variable,
-                "terse: packets between stages have lengths that both sides know; take a compressor "
-                "of fixed size (TopK, not Threshold)");
+                "terse: both stages must know the length of a packet: use a compressor of fixed size (TopK, "
+                "not Threshold)");
   if constexpr (!C::lossless)
     static_assert(
         requires { typename C::Incoming; },

@@ -208,9 +208,9 @@ class Pipeline {
                      const Order& order) {
     if (torn_)
       throw usage_error(
-          "an earlier step ended in its middle, so that copies of examples may differ between stages: make "
-          "transport and "
-          "pipeline anew and load a checkpoint, or, where all stages are still in touch, forget()",
+          "an earlier step ended in its middle, so that copies of examples may differ between stages: make a "
+          "new transport and pipeline and load a checkpoint, or call forget() if all stages can still "
+          "communicate",
           rank_, static_cast<std::int64_t>(steps_ + 1));
     detail::check_processor(rank_, steps_ + 1);
     if (ids.empty())

@@ -30,9 +30,9 @@ TERSE_NUMERICS_BEGIN
 /// sweep: three read-only ones, and the second sweep. Source: Li et al., "1-bit LAMB", HiPC 2022 (arXiv 2104.06069), algorithm 1.
 template <Preconditioner P = FrozenVariance>
 struct FrozenLayerRates {
-  static_assert(
-      P::facts.continues_first_stage && !P::facts.layer_wise,
-      "terse: FrozenLayerRates goes around FrozenVariance, or what goes on with a first stage as it does");
+  static_assert(P::facts.continues_first_stage && !P::facts.layer_wise,
+                "terse: FrozenLayerRates wraps FrozenVariance, or another preconditioner that continues from "
+                "a first stage");
   static constexpr PreconditionerFacts facts{.layer_wise = true, .continues_first_stage = true};
   static constexpr auto state = detail::with_name(P::state, "fresh_variance");
   static constexpr std::array<const char*, 2> layer_state{"frozen_coefficients", "factors"};

@@ -60,12 +60,13 @@ constexpr bool check_topology() {
       requires {
         { T::exact } -> std::convertible_to<bool>;
       },
-      "terse: a topology says whether all ranks get the same mean: `static constexpr bool exact`");
+      "terse: a topology states `static constexpr bool exact`, true if all ranks get the same mean");
   static_assert(
       requires {
         { T::recompresses } -> std::convertible_to<bool>;
       },
-      "terse: a topology says whether it compresses again on the way: `static constexpr bool recompresses`");
+      "terse: a topology states `static constexpr bool recompresses`, true if it compresses again on the "
+      "way");
   constexpr bool has_round = detail::has_own_rounds<T> || requires {
     typename T::template Round<Dense, NoErrorFeedback, SomeExecutor>;
   };
@@ -133,14 +134,12 @@ namespace detail {
 /// Checks whether this topology may carry packets of this compressor and error feedback.
 template <class C, class F, class T>
 constexpr bool check_stages() {
-  static_assert(
-      !C::lossless || !compresses_within<T>(),
-      "terse: Within compresses within nodes what is compressed between them, and this optimizer has no "
-      "compressor. Give it one, or write Hierarchical<ScatterGather, ...>");
-  static_assert(
-      !carries_no_packets<C, T>(),
-      "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
-      "write Hierarchical<Native, ScatterGather> to compress between nodes");
+  static_assert(!C::lossless || !compresses_within<T>(),
+                "terse: Within uses the optimizer's compressor within nodes, too, and this optimizer has "
+                "none. Give it one, or write Hierarchical<ScatterGather, ...>");
+  static_assert(!carries_no_packets<C, T>(),
+                "terse: a transport's own collectives add floats, so Native carries full-precision messages "
+                "only: write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(
       any || !T::recompresses || !Traits<F>::single_stage,

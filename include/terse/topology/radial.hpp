@@ -107,10 +107,9 @@ struct Radial {
 
   template <Compressor C, ErrorFeedback F, Executor E>
   class State {
-    static_assert(
-        !detail::is_no_mean<C>(),
-        "terse: Radial reads packets one by one, and OverSenders counts who has sent a coordinate: take the "
-        "compressor without OverSenders, or MedianClip");
+    static_assert(!detail::is_no_mean<C>(),
+                  "terse: Radial reads packets one by one, and OverSenders counts the ranks that sent a "
+                  "coordinate: use the compressor without OverSenders, or MedianClip");
     using Context = RoundContext<C, F, E>;
     static constexpr Units each_piece{};
 

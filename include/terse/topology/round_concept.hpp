@@ -38,7 +38,8 @@ constexpr bool check_round() {
       requires(const Round& round, const Context& context) {
         { round.most_bytes(context) } -> std::same_as<index_t>;
       },
-      "terse: a topology's Round needs `index_t most_bytes(context) const`, what a rank sends at most");
+      "terse: a topology's Round needs `index_t most_bytes(context) const`, the most bytes that a rank "
+      "sends");
   static_assert(
       !carries_dense ||
           requires(Round & round, Context & context) {

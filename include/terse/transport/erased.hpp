@@ -198,8 +198,8 @@ class Erased final : public ErasedTransport {
       transport_.here();
     else
       throw usage_error(
-          "over this transport no rank can say that it is at work: give it a deadline that is longer than "
-          "what one rank does alone",
+          "this transport has no here(), so a rank can't report that it is busy: set a deadline longer than "
+          "the work of one rank alone",
           rank());
   }
 

@@ -35,10 +35,9 @@ namespace terse {
 template <class Inner, Compressor C = Dense>
 struct AsyncSwarmSgd {
   static_assert(detail::check_inner<Inner>() && check_compressor<C>());
-  static_assert(
-      C::lossless || Traits<C>::keyed,
-      "terse: ranks publish their parameters as they are (Dense), or by a code that is read beside the "
-      "reader's own (Lattice, Moniqua)");
+  static_assert(C::lossless || Traits<C>::keyed,
+                "terse: ranks publish their parameters uncompressed (Dense), or by a code that is decoded "
+                "with the reader's own parameters (Lattice, Moniqua)");
 
   static constexpr bool models_differ = true;
 

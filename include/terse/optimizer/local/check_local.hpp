@@ -29,20 +29,18 @@ constexpr bool check_outer_means() {
     return C::lossless;
   } else if constexpr (requires { requires Rule::keeps_errors; }) {
     constexpr bool forgets = std::is_base_of_v<NoErrorFeedback, F>;
-    static_assert(
-        forgets,
-        "terse: with this outer rule (TradeForMean, LateSign) what is not sent stays with it, and an error "
-        "feedback (Residual) would send it twice: take OwnersResidual");
+    static_assert(forgets,
+                  "terse: with this outer rule (TradeForMean, LateSign) the unsent part stays in the "
+                  "parameters, and an error feedback (Residual) would send it twice: use OwnersResidual");
     constexpr bool own = !requires(P topology) { topology.outer; };
-    static_assert(
-        own,
-        "terse: with this outer rule (TradeForMean, LateSign) each rank keeps what of its own was "
-        "not sent, and a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
+    static_assert(own,
+                  "terse: with this outer rule (TradeForMean, LateSign) each rank keeps its own unsent part, "
+                  "but a hierarchy sends one message for a whole node: use ScatterGather or AllGather");
     constexpr bool tells = !Traits<C>::own_round;
-    static_assert(tells,
-                  "terse: this outer rule (TradeForMean, LateSign) must be told what was sent, which "
-                  "compressors with a round of their own (LowRank, Select) don't say: take TopK, a Chain or "
-                  "a quantizer");
+    static_assert(
+        tells,
+        "terse: this outer rule (TradeForMean, LateSign) needs the values that were sent, and compressors "
+        "with their own round (LowRank, Select) don't report them: use TopK, a Chain or a quantizer");
     return forgets && own && tells && check_means<C, F, P>();
   } else {
     return check_means<C, F, P>() && check_own_errors<C, F>();
@@ -54,8 +52,8 @@ template <class Inner, class Rule, class Schedule, class P>
 constexpr bool check_meeting() {
   static_assert(
       !goes_around<Inner>() || (!Rule::follows_rate && !detail::follows_rate<Inner>()),
-      "terse: of local methods around each other none may follow the learning rate (SlowMo and "
-      "OverlapLocalSgd do; LocalSgd, Bmuf, DiLoCo and StreamingDiLoCo don't): a step knows one change alone");
+      "terse: nested local methods must not follow the learning rate (SlowMo and OverlapLocalSgd do; "
+      "LocalSgd, Bmuf, DiLoCo and StreamingDiLoCo don't): a step has one ratio of learning rates");
   static_assert(
       !is_no_mean<P>() || !sends_models<Rule>(),
       "terse: this outer rule (PullBack, DelayCorrection) sends models, and Gathered merges moves. Take "

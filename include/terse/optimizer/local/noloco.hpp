@@ -37,8 +37,8 @@ struct PairMomentum {
     if (growth >= 1)
       throw usage_error("among " + std::to_string(ranks) + " ranks in pairs an outer momentum of " +
                         std::to_string(momentum) + " at an outer rate of " + std::to_string(rate) +
-                        " keeps what differs between the ranks from dying out: it grows by a factor of " +
-                        std::to_string(growth) + " in each round. " + remedy());
+                        " diverges: the ranks' differences grow by a factor of " + std::to_string(growth) +
+                        " in each round. " + remedy());
   }
   template <class Visit>
   void settings(Visit&& visit) const {

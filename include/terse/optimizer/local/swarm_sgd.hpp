@@ -34,10 +34,9 @@ template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomM
           Meeting Form = Meeting::blocking>
 struct SwarmSgd {
   static_assert(detail::check_inner<Inner>() && check_compressor<C>());
-  static_assert(
-      C::lossless || Traits<C>::keyed,
-      "terse: partners send their parameters, which are no smaller at the end than at the start: as they "
-      "are (Dense), or by a code that is read beside the reader's own (Lattice, Moniqua)");
+  static_assert(C::lossless || Traits<C>::keyed,
+                "terse: partners send parameters, which don't become small: uncompressed (Dense), or by a "
+                "code that is decoded with the reader's own parameters (Lattice, Moniqua)");
 
   static constexpr bool models_differ = true;
 
