@@ -168,7 +168,7 @@ std::string script_of(const std::vector<double>& whole, const std::vector<double
          "]\nset key top right Left reverse samplen 2.2 spacing 1.25 textcolor rgb '#222222'\n"
          "set xlabel 'step, of 96 pictures'\nset ylabel 'training loss, mean of " +
          std::to_string(window) + " steps'\n" + line(freeze, "compressed") +
-         line(first_stop, "3 ranks go on") + line(second_stop, "6 ranks go on") +
+         line(first_stop, "3 ranks continue") + line(second_stop, "6 ranks continue") +
          "plot $whole using 1:2 with lines lw 2.2 lc rgb '#9cc3ea' title '4 ranks that never stop', "
          "$elastic using 1:2 with lines lw 1.6 lc rgb '#b5482a' title '4, 3 and 6 ranks'\n";
 }
