@@ -133,8 +133,7 @@ class RuleLaws {
       (void)trial.receive(message / 2, false);
       if (!trial.rests())
         return "step " + std::to_string(step) +
-               ": a mean of 0 changes a buffer or makes a step, and facts.rests_at_zero says that it does "
-               "not";
+               ": a mean of 0 changes a buffer or makes a step, which contradicts facts.rests_at_zero";
     }
     return "";
   }

@@ -272,7 +272,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     } catch (const usage_error&) {
       return std::chrono::steady_clock::now() - begin < std::chrono::seconds(6) ? "" : "the others waited on";
     }
-    return "nobody heard of the rank that threw";
+    return "no rank learned which rank threw";
   });
   return report;
 }
