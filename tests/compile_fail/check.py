@@ -26,7 +26,7 @@ CASES = {
     "NO_VALUE": r"terse: a quantizer needs `static float value\(std::uint32_t code, Scale scale\)`",
     "NO_SETTINGS": r"terse: a recipe needs `settings\(visit\) const`",
     "BLOCK_OFF_THE_WORD": r"terse: PerBlock<N> takes a positive multiple of 64 elements",
-    "SCALED_TWICE": r"terse: this compressor scales what it picks .* Use AllGather",
+    "SCALED_TWICE": r"terse: this compressor scales its picks .* Use AllGather",
     "GATHERED_IN_FULL_PRECISION": r"terse: Gathered merges packets, .* Give this optimizer a compressor",
     "GATHERED_WITH_DIFFERENCE": r"terse: this error feedback .* and OverSenders and Gathered make something else",
     "SELECT_WITHOUT_FEEDBACK": r"terse: a biased compressor .* needs error feedback",

@@ -40,7 +40,7 @@ TERSE_CORE void AllFiles::require_same_extents() const {
         throw foreign_checkpoint_error(
             about(paths_[0], "and the other files of this save hold " + said(was) + " of " + quoted(name) +
                                  ", and with this number of ranks and these settings there are " + said(is) +
-                                 ": go on with " + std::to_string(files_.size()) + " ranks"));
+                                 ": continue with " + std::to_string(files_.size()) + " ranks"));
     }
 }
 
@@ -84,8 +84,8 @@ TERSE_CORE void AllFiles::refuse(const Wanted& wanted, const std::vector<Held>& 
   const std::string ranks = std::to_string(files_.size());
   throw foreign_checkpoint_error(
       about(paths_[part->rank], "has another " + quoted(wanted.name) +
-                                    " than a rank before it. These are counts or codes, of which there is no "
-                                    "mean for another number of ranks: go on with " +
+                                    " than a rank before it. These are counts or codes, which have no mean "
+                                    "for another number of ranks: continue with " +
                                     ranks + " ranks" +
                                     (is_error(wanted.name) ? ", or with a multiple of " + ranks : "")));
 }

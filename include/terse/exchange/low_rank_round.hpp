@@ -65,7 +65,7 @@ template <int R, class P, class E, bool Direction>
 class LowRankRound {
   static_assert(!detail::TeamExecutor<E>,
                 "terse: low-rank compressors have no parallel form: take executor::host");
-  static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
+  static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks continue with the same factors");
   static_assert(
       !detail::is_no_mean<P>(),
       "terse: LowRank's ranks average factors of matrices, and Gathered merges whole messages. Take another "

@@ -146,12 +146,10 @@ constexpr bool check_stages() {
       "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and this "
       "topology compresses it "
       "again. Use AllGather");
-  static_assert(
-      any || !T::recompresses || !Traits<C>::single_stage,
-      "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
-      "to the mean would "
-      "scale twice, or averages over senders (OverSenders), who must all be known in one place. Use "
-      "AllGather, or RandomK without the scaling");
+  static_assert(any || !T::recompresses || !Traits<C>::single_stage,
+                "terse: this compressor scales its picks (RandomK, unbiased), so that applying it again to "
+                "the mean would scale twice, or averages over senders (OverSenders), which must all be known "
+                "in one place. Use AllGather, or RandomK without the scaling");
   static_assert(
       any || !Traits<F>::single_stage || !(is_no_mean<C>() || is_no_mean<T>()),
       "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and "
