@@ -384,7 +384,7 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     refuses(optimizer, "terse: group 3: beta1 must be in [0, 1)");
     optimizer.group(3).beta1 = 0.5F;
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step + 1};
-    refuses(optimizer, "group 1 has freeze_step 6, and group 0 freeze_step 5: what belongs");
+    refuses(optimizer, "group 1 has freeze_step 6, and group 0 freeze_step 5: settings of whole steps");
     optimizer.group(1).preconditioner.freeze = VarianceRatio{};
     refuses(optimizer, "group 1 has freeze_threshold 0.959999979, and group 0 freeze_step 5: ");
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step};
