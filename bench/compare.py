@@ -59,7 +59,7 @@ class Side(NamedTuple):
         return done.stdout
 
     def names(self):
-        """{what stands behind the subject: name}."""
+        """{the part after the subject: name}."""
         every = self.call("--benchmark_list_tests").splitlines()
         if not self.subject:
             return {name: name for name in every}

@@ -48,7 +48,7 @@ void train(terse::Mpi& transport, const char* place, int last, int steps) {
   const terse::CosineSchedule rate{.peak = 2e-3F, .steps = static_cast<std::uint64_t>(steps), .warmup = 20};
   terse::checkpoint::Folder folder(place, transport);
   if (terse::interop::load(folder, model) && transport.rank() == 0)
-    std::printf("goes on after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));
+    std::printf("resumes after step %llu\n", static_cast<unsigned long long>(model.optimizer().steps()));
 
   for (int step = static_cast<int>(model.optimizer().steps()) + 1; step <= last; ++step) {
     model.optimizer().learning_rate(rate(model.optimizer().steps() + 1));

@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
     const terse::CosineSchedule rate{.peak = 0.02F, .steps = steps, .warmup = 30};
     terse::checkpoint::Folder folder(argv[1], transport);
     if (folder.load(optimizer, x) && transport.rank() == 0)
-      std::printf("goes on after step %llu\n", static_cast<unsigned long long>(optimizer.steps()));
+      std::printf("resumes after step %llu\n", static_cast<unsigned long long>(optimizer.steps()));
 
     for (int step = static_cast<int>(optimizer.steps()) + 1; step <= last; ++step) {
       // By rank and step, so that a run that was stopped draws what it would have drawn.

@@ -61,8 +61,8 @@ void train(terse::Threads& transport) {
     const bool first = step == 1;  // compares parameters besides
     require(first || result.bytes_sent == static_cast<std::uint64_t>(most), "a step has sent other bytes");
   }
-  require(parameters[0] != at_the_freeze[0], "what is not masked has stood still");
-  require(parameters[50 * 100] == at_the_freeze[50 * 100], "what is masked has moved");
+  require(parameters[0] != at_the_freeze[0], "an element outside the mask has not moved");
+  require(parameters[50 * 100] == at_the_freeze[50 * 100], "a masked element has moved");
 }
 
 /// The gradient of one layer, as a backward pass finishes it.

@@ -26,7 +26,7 @@ os.chdir(HERE)  # paths of sources are relative
 def version():
     header = ROOT / "include/terse/core/version.hpp"
     if not header.exists():
-        raise SystemExit(f"terse_torch: there is no {header}: install from python/ of a clone of the repository, whose include/ lies beside it")
+        raise SystemExit(f"terse_torch: there is no {header}: install from python/ of a clone of the repository, where include/ is next to it")
     return ".".join(re.search(rf"TERSE_VERSION_{part} (\d+)", header.read_text())[1] for part in ("MAJOR", "MINOR", "PATCH"))
 
 

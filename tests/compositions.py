@@ -39,7 +39,7 @@ def main():
             count += 1
         for k in range(1, len(types)):
             code.append(
-                f"static_assert(std::is_same_v<Composed<Row{number}_0>, Composed<Row{number}_{k}>>,"
+                f"static_assert(std::is_same_v<detail::Composed<Row{number}_0>, detail::Composed<Row{number}_{k}>>,"
                 f' "{method} does not run as what the table says");'
             )
     with tempfile.TemporaryDirectory() as folder:

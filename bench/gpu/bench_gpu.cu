@@ -39,8 +39,8 @@ double bytes_needed(index_t n) { return 9.5 * 4 * static_cast<double>(n) + 1e9; 
 const char* const usage =
     "bench_gpu [--elements N (268435456)] [--rounds R (25)] [--only TEXT] [--json FILE] [--device K] "
     "[--check-only]\n"
-    "Times the local passes of 1-bit Adam and Adam and those of compressors on a CUDA device, beside its "
-    "copy.\n"
+    "Times the local passes of 1-bit Adam and Adam and those of compressors on a CUDA device, compared with "
+    "its copy.\n"
     "--elements    floats of a step and of the largest messages, rounded down to a multiple of 16384\n"
     "--rounds      timings of each line, of which the median counts\n"
     "--only        lines whose subject/what has TEXT in it, such as 'Adam/update' or 'Uniform<4>'\n"

@@ -230,7 +230,7 @@ std::optional<Compared> compare(int topology, int ranks, const Case& job) {
 
 void print_simulations(double per_message) {
   std::printf(
-      "\n10 million parameters, simulated beside predicted\n\n"
+      "\n10 million parameters, simulated and predicted\n\n"
       "| network | bits | topology | W | predicted, s | simulated, by shift | error | by rank / by shift | "
       "queue by shift, "
       "MB | by rank, MB |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|\n");

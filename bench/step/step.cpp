@@ -193,7 +193,7 @@ int main(int argc, char** argv) {
         "step [--elements N (64 Mi)] [--rounds R (10)] [--threads T (1)] [--json FILE]\n"
         "Times one compressed step of 1-bit Adam pass by pass, on one thread, in yardsticks. With more "
         "threads\n"
-        "the local passes run by executor::parallel, too, beside plain loops by as many.");
+        "the local passes also run by executor::parallel, next to plain loops by as many.");
     return 0;
   }
   const index_t n = parse(argc, argv, "--elements", index_t{64} << 20) / 4096 * 4096;

@@ -15,10 +15,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv,
                                      const std::vector<std::string>& known) {
   Options o;
   o.data = train::default_data_directory;
-  CLI::App app("Small trainings that show what each method is about.", "experiments");
+  CLI::App app("Small trainings that show the purpose of each method.", "experiments");
   app.add_option("names", o.names, fmt::format("of experiments: {} [all]", fmt::join(known, ", ")))
       ->check(CLI::IsMember(known));
-  app.add_option("--only", o.only, "rows whose name has this in it alone")->type_name("TEXT");
+  app.add_option("--only", o.only, "only rows with this text in their name")->type_name("TEXT");
   app.add_option("--first-seed", o.first_seed, "[1]")->type_name("N");
   app.add_option("--seeds", o.seeds, "one after the other [3]")->type_name("N")->check(CLI::Range(1, 1000));
   app.add_option("--data", o.data, fmt::format("folder of Fashion-MNIST's IDX files [{}]", o.data))

@@ -92,7 +92,8 @@ void add_options(CLI::App& app, Options& o) {
           ->check(number<int>("a whole number from 20 to 1000000",
                               [](int n) { return n >= 20 && n <= 1'000'000; })),
       "N");
-  app.add_flag("--unchecked", o.settings.unchecked, "run what the library refuses, too")->group(group);
+  app.add_flag("--unchecked", o.settings.unchecked, "also run combinations that the library refuses")
+      ->group(group);
 
   group = "Output";
   in_group(app.add_option("--json", o.json, "write limits and settings")->check(file), "FILE");
@@ -104,10 +105,10 @@ void add_options(CLI::App& app, Options& o) {
       "Problems:\n"
       "  two-node    f_i(x) = (x - c_i)^2 / 2, c = (1, -1), W = [[3/4, 1/4], [1/4, 3/4]]: the limit |x_i|, "
       "which\n"
-      "              would be 0 without bias, beside its closed form\n"
+      "              would be 0 without bias, and its closed form\n"
       "  regression  f_i(x) = ||A_i x - y_i||^2 / 2 with 50 x 30 matrices: the mean square of the ranks' "
       "errors over\n"
-      "              that of the optimum, beside that of the exact fixed point, where W does not change\n\n"
+      "              that of the optimum, and that of the exact fixed point, if W does not change\n\n"
       "Graphs:\n  {}\n\n"
       "Examples:\n"
       "  inconsistency_bias                                       all methods against their closed forms\n"
@@ -129,7 +130,7 @@ void add_options(CLI::App& app, Options& o) {
 
 std::optional<Options> parse_options(int argc, const char* const* argv, std::FILE* out) {
   Options options;
-  CLI::App app("Shows what momentum does to decentralized SGD when data differ between ranks.",
+  CLI::App app("Shows the effect of momentum on decentralized SGD when data differ between ranks.",
                "inconsistency_bias");
   app.get_formatter()->column_width(34);
   add_options(app, options);
@@ -137,7 +138,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   const bool two_nodes = options.problem == "two-node";
   if (two_nodes)
     for (const char* option : {"--graph", "--ranks", "--seed"})
-      if (app.count(option) > 0) throw input_error(fmt::format("{}: goes with --problem regression", option));
+      if (app.count(option) > 0) throw input_error(fmt::format("{}: requires --problem regression", option));
   if (app.count("--learning-rate") == 0) options.settings.learning_rate = two_nodes ? 0.1 : 0.001;
   if (app.count("--beta") == 0) options.settings.beta = two_nodes ? 0.9 : 0.8;
   if (app.count("--iterations") == 0) options.settings.iterations = two_nodes ? 3000 : 2000;

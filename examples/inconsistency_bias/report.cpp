@@ -130,8 +130,8 @@ std::string format_all(const std::vector<Experiment>& experiments) {
     text += "\n";
   }
   text += "\n";
-  if (any_rounding) text += "* where fp32 rounding ends the curve: the method itself goes on\n";
-  if (any_falling) text += "~ still moving: more iterations would tell\n";
+  if (any_rounding) text += "* fp32 rounding ends the curve here; the method itself would converge further\n";
+  if (any_falling) text += "~ not yet converged: needs more iterations\n";
   for (const auto& [reason, graphs] : reasons)
     text += fmt::format("refused: {} ({})\n", reason, fmt::join(graphs, ", "));
   return text;

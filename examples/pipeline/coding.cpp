@@ -33,10 +33,10 @@ std::string why_not(const Coding& coding) {
     if (coding.memory != Memory::fp16) return "memories but fp16 go with --granularity 64";
     return coding.first == First::int8 ? "first visits in 8 bits go with --granularity 64" : "";
   }
-  if (coding.method == Method::rotated) return "rotated goes with --granularity 128";
+  if (coding.method == Method::rotated) return "rotated requires --granularity 128";
   const auto quantizes = [](int bits) { return bits == 2 || bits == 3 || bits == 4 || bits == 8; };
   if (coding.method == Method::direct && forward == 16)
-    return backward == 16 || backward == 32 ? "" : "direct:16 goes with 16 or 32 bits backward";
+    return backward == 16 || backward == 32 ? "" : "direct:16 requires 16 or 32 bits backward";
   if (!quantizes(forward))
     return coding.method == Method::changes ? "forward bits of changes are 2, 3, 4 or 8"
                                             : "forward bits of direct are 2, 3, 4, 8 or 16";

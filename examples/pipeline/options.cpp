@@ -125,7 +125,7 @@ void add_options(CLI::App& app, Options& o, Written& w) {
              "N");
   };
   constexpr std::int64_t many = 1'000'000;
-  in_group(train::add_choice(app, "--task", task_words, o.task, "what is learned, see below"));
+  in_group(train::add_choice(app, "--task", task_words, o.task, "the task to learn, see below"));
   in_group(app.add_option("--method", w.methods, "runs from the same parameters, see below"), "LIST")
       ->default_str(w.methods);
   number("--stages", o.stages, 1, 4, "4", "ranks, one for each: 1, 2 or 4");
@@ -146,12 +146,12 @@ void add_options(CLI::App& app, Options& o, Written& w) {
       ->default_str(w.seeds);
 
   group = "Messages";
-  number("--forward-bits", w.forward_bits, 1, 32, "4", "of methods that don't say");
+  number("--forward-bits", w.forward_bits, 1, 32, "4", "of methods without their own bits");
   number("--backward-bits", w.backward_bits, 1, 32, "32", "the same");
   in_group(train::add_choice(app, "--granularity", granularity_words, w.granularity,
                              "elements that share a scale; row: an example"))
       ->default_str("row, text 64, glosses 128");
-  in_group(train::add_choice(app, "--memory", memory_words, w.memory, "what copies of examples are kept in"));
+  in_group(train::add_choice(app, "--memory", memory_words, w.memory, "the format of examples' copies"));
   in_group(train::add_file(app, "--mapped", o.mapped, "FOLDER", "keep them in files there, not in RAM"));
   in_group(train::add_choice(app, "--first", first_words, w.first, "how examples travel at first"));
 
@@ -159,20 +159,21 @@ void add_options(CLI::App& app, Options& o, Written& w) {
   number("--micro-batch", o.micro_batch, std::int64_t{1}, many, "16, texts 4",
          "examples that travel at once");
   in_group(train::add_choice(app, "--schedule", schedule_words, o.schedule.gpipe, "order of passes"));
-  number("--ahead", o.schedule.other.ahead, 0, 31, "1", "of 1f1b: micro-batches for each stage behind");
+  number("--ahead", o.schedule.other.ahead, 0, 31, "1",
+         "of 1f1b: additional micro-batches for each later stage");
   number("--window", o.window, 1, 8, "2", "messages that may be under way");
   in_group(app.add_flag("--recompute", o.recompute, "keep inputs of a stage alone, run it again"));
   in_group(app.add_option("--bandwidth", w.bandwidth,
                           "make links slow; auto:X: an fp32 message takes X forward passes; "
                           "real:MBIT: they are that slow, which predictions need to know"),
            "MBIT|auto:X|real:MBIT");
-  number("--delay", o.link.delay_ms, 0.0, 10'000.0, "", "ms that each message takes besides");
+  number("--delay", o.link.delay_ms, 0.0, 10'000.0, "", "additional ms of each message");
 
   group = "Output";
   in_group(train::add_file(app, "--json", o.json, "FILE",
                            "write all that was found; -: a line in place of the table"));
   in_group(train::add_file(app, "--plot", o.plot, "FILE.svg", "draw it"));
-  in_group(train::add_file(app, "--cache", o.cache, "FOLDER", "keep what was trained beforehand there"));
+  in_group(train::add_file(app, "--cache", o.cache, "FOLDER", "keep the pretrained parameters there"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress"));
   number("--deadline", o.deadline, 0.1, 1e6, "600", "seconds that a stage waits for another");
 
@@ -198,7 +199,7 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
     throw input_error("--epochs-before: glosses begin with pretrained parameters");
   if (glosses == o.pretrained.empty())
     throw input_error(glosses ? "--task glosses needs --pretrained FOLDER"
-                              : "--pretrained: goes with --task glosses");
+                              : "--pretrained: requires --task glosses");
   if (missing("--granularity")) {
     const bool plain = written.memory == Memory::fp16 && written.first == First::fp32;
     written.granularity = glosses          ? Granularity::wide_block
@@ -208,9 +209,9 @@ void complete(const CLI::App& app, const Written& given, Options& o) {
   if (o.batch % o.replicas != 0)
     throw input_error(fmt::format("--replicas: a batch of {} can't be shared by {}", o.batch, o.replicas));
   if (o.averaging == Averaging::one_bit && o.replicas == 1)
-    throw input_error("--averaging 1-bit: goes with --replicas");
+    throw input_error("--averaging 1-bit: requires --replicas");
   if (o.stages == 3) throw input_error("--stages: '3' is not 1, 2 or 4");
-  if (!missing("--ahead") && o.schedule.gpipe) throw input_error("--ahead: goes with --schedule 1f1b");
+  if (!missing("--ahead") && o.schedule.gpipe) throw input_error("--ahead: requires --schedule 1f1b");
   if (o.schedule.lead() > 4 * terse::index_t{o.window} && !o.schedule.gpipe)
     throw input_error("--ahead: needs a larger --window, a quarter of ahead + 1");
   o.link = link_of(written.bandwidth, o.link);

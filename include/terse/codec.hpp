@@ -43,9 +43,9 @@ template <class State, class E>
 concept StoresErrors = requires(State& state, E executor, const Range& range) {
   state.store(executor, range);
 };
-}  // namespace detail
-
 struct ChunkPackets;
+
+}  // namespace detail
 
 /// Error feedback x compressor over a range: encodes messages into packets and decodes packets into sums. Works over
 /// any transport, without a topology. Owns the feedback's state; takes all memory at construction.
@@ -152,7 +152,7 @@ class Codec {
   /// must have been measured.
   template <class M>
   void encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask, const M& message,
-                       const EncodeContext& context, ChunkPackets& packets);
+                       const EncodeContext& context, detail::ChunkPackets& packets);
 
   /// Returns the compressed parts of an inbox over `range`, as the executor's verbs take them. A compressor may have to compute
   /// sums of them first, which are valid until the next call.

@@ -8,15 +8,15 @@
 
 namespace terse {
 
+namespace detail {
+
 /// The places of several portions' packets, all in one buffer, and their sizes after encoding.
 struct ChunkPackets {
   explicit ChunkPackets(std::size_t count) : at(count), bytes(count), placed(count) {}
   std::vector<std::byte*> at;
   std::vector<index_t> bytes;
-  std::vector<detail::PlacedRange> placed;  ///< used by the codec
+  std::vector<PlacedRange> placed;  ///< used by the codec
 };
-
-namespace detail {
 
 /// Compressors whose packets are encoded by kernels that process all packets.
 template <class C, class E>
@@ -29,7 +29,8 @@ concept EncodesTogether = GridExecutor<E> &&
 template <Compressor C, ErrorFeedback F, Executor E>
 template <class M>
 void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask,
-                                     const M& message, const EncodeContext& context, ChunkPackets& packets) {
+                                     const M& message, const EncodeContext& context,
+                                     detail::ChunkPackets& packets) {
   const std::size_t count = chunks.size();
   const auto one_by_one = [&] {
     for (std::size_t c = 0; c < count; ++c)

@@ -90,7 +90,7 @@ def compile(recipe, device="cpu"):  # pylint: disable=redefined-builtin
     if device not in EXECUTORS:
         raise ValueError(f"terse_torch: device is 'cpu' or 'cuda', not {device!r}")
     if device == "cuda" and not (torch.version.cuda and cpp_extension.CUDA_HOME):
-        raise RuntimeError("terse_torch: compiling for CUDA takes nvcc (CUDA_HOME says where) and a PyTorch with CUDA; models on a GPU step without it, too, "
+        raise RuntimeError("terse_torch: compiling for CUDA requires nvcc (set CUDA_HOME) and a PyTorch with CUDA; models on a GPU step without it, too, "
                            "by copies to the host: terse_torch.compile(recipe)")
     headers, flags = _headers(), os.environ.get("TERSE_TORCH_FLAGS", "")
     header, executor = EXECUTORS[device]

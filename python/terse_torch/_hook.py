@@ -72,7 +72,7 @@ def hook(compressor="sign", process_group=None, rank=2, deadline=60.0):
         method, settings = f"PowerSgd of rank {rank}", {"momentum": 0.0, "weight_decay": 0.0}
         compare_every = 0
     else:
-        raise ValueError(f"terse_torch: compressor is 'sign', 'low_rank' or what compile() makes, not {compressor!r}")
+        raise ValueError(f"terse_torch: compressor is 'sign', 'low_rank' or a result of compile(), not {compressor!r}")
     group = group_of(process_group)
     means = {}
 

@@ -318,7 +318,7 @@ class Optimizer(torch.optim.Optimizer):
             self._rescale(scales)
             if failure is fault:
                 raise
-            raise type(failure)(f"{failure} [each rank loads the state_dict that it saved itself; the file is what that holds]") from failure
+            raise type(failure)(f"{failure} [each rank loads the state_dict that it saved itself]") from failure
         self._written()
 
     def add_param_group(self, param_group):

@@ -7,12 +7,12 @@
 
 int main() {
   try {
-    terse::check_numerics(terse::numerics_of(terse::executor::host{}), 0);
+    terse::detail::check_numerics(terse::numerics_of(terse::executor::host{}), 0);
   } catch (const terse::usage_error& refusal) {
     std::puts(refusal.what());
   }
 }
 
 #ifdef __CUDACC__
-__global__ void on_device(std::uint64_t* faults) { *faults = terse::numerics_faults(); }
+__global__ void on_device(std::uint64_t* faults) { *faults = terse::detail::numerics_faults(); }
 #endif

@@ -409,7 +409,7 @@ TEST_CASE("codes have no mean: errors in 8 bits stay what they are, or with thei
   CHECK_FALSE(saved[0].state.parts.at("error") == saved[1].state.parts.at("error"));
   for (const Rank& rank : load(recipe, 3, scratch.path())) {
     contains(rank.error, "has another \"state.error\" than a rank before it. These are counts or codes");
-    contains(rank.error, "go on with 4 ranks, or with a multiple of 4");
+    contains(rank.error, "continue with 4 ranks, or with a multiple of 4");
     CHECK(rank.foreign);
   }
 }

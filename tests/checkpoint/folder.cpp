@@ -554,11 +554,10 @@ TEST_CASE("a lock is taken on a file of its own alone, and what stands in its pl
   refused("run.lock': is a link");
   CHECK_FALSE(fs::exists(scratch.path() / "not-there"));
   fs::create_hard_link(precious, lock);
-  refused("run.lock': holds something else than a run's lock");
+  refused("run.lock': is not a run's lock");
   // Whose first line is empty.
   spill(lock, "\n" + words);
-  CHECK_THROWS_WITH_AS(checkpoint::RunLock{state}, doctest::Contains("something else than a run's lock"),
-                       checkpoint_error);
+  CHECK_THROWS_WITH_AS(checkpoint::RunLock{state}, doctest::Contains("not a run's lock"), checkpoint_error);
   CHECK(slurp(lock) == "\n" + words);
   fs::remove(lock);
   REQUIRE(::mkfifo(lock.c_str(), 0600) == 0);

@@ -22,7 +22,7 @@ FLAGS = ["-std=c++20", "-Wall", "-Wextra", f"-I{ROOT / 'include'}"]
 sys.path.append(str(HERE.parent))
 from precompile import precompiled  # pylint: disable=wrong-import-position
 
-NO_POLICY = r"one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts`"
+NO_POLICY = r"one of this optimizer's arguments is not a policy: it has none of the members that tell its kind, neither `facts`"
 BUFFERS = r"names its buffers: `static constexpr std::array<const char\*, N> state\{...\}`"
 RULE = r"needs `template <class Real> struct Rule`, its arithmetic"
 AT_STEP = r"at_step is `std::array<Real, N> at_step\(std::uint64_t t\) const`"
@@ -137,7 +137,7 @@ OMISSIONS = {
         "OMIT_RECEIVERS": r"a graph needs `void receivers\(int rank, int size, std::uint64_t round",
     },
     "TOPOLOGY": {
-        "OMIT_EXACT": r"a topology says whether all ranks get the same mean: `static constexpr bool exact`",
+        "OMIT_EXACT": r"a topology states `static constexpr bool exact`, true if all ranks get the same mean",
         "OMIT_RECOMPRESSES": NO_POLICY,
         "OMIT_ROUND": r"a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> class Round`",
         "OMIT_START": r"a topology's Round needs `void start\(context, message\)`",

@@ -791,7 +791,7 @@ struct Oracle {
     return close(static_cast<double>(scale), std::min(largest, 2.5 * rms()), sums);
   }
   template <int Bits>
-  bool agrees(LowAndStep<Bits>, typename LowAndStep<Bits>::Scale scale) const {
+  bool agrees(terse::detail::LowAndStep<Bits>, typename terse::detail::LowAndStep<Bits>::Scale scale) const {
     return static_cast<double>(scale.low) == low &&
            close(static_cast<double>(scale.step), (high - low) / ((1 << Bits) - 1));
   }

@@ -87,7 +87,7 @@ index_t documented_end(const std::vector<index_t>& counts, int parts, int part) 
 
 TEST_CASE("this build's arithmetic is the documented one") {
   CHECK(terse::numerics_of(terse::executor::host{}) == 0);
-  CHECK_NOTHROW(terse::check_numerics(0, 0));
+  CHECK_NOTHROW(terse::detail::check_numerics(0, 0));
 }
 
 TEST_CASE("a layout places each segment at a multiple of 64 behind the one before") {
@@ -165,13 +165,13 @@ TEST_CASE("a layout knows its groups, and without any has the hash that it alway
   Layout layout;
   layout.add({"weight", {3, 50}}).add({"bias", {64}, 0.5F, 0, false});
   CHECK(layout.groups() == std::vector<int>{0});
-  CHECK(terse::layout_hash(layout) == 0x25e2bdb36119afb6U);
+  CHECK(terse::detail::layout_hash(layout) == 0x25e2bdb36119afb6U);
   std::set<std::uint64_t> hashes;
   for (const int group : {0, 1, 2})
     for (const bool compress : {false, true}) {
       Layout one;
       one.add({.name = "a", .shape = {4}, .compress = compress, .group = group});
-      hashes.insert(terse::layout_hash(one));
+      hashes.insert(terse::detail::layout_hash(one));
     }
   CHECK(hashes.size() == 6);
   const terse::Segment whole{.name = "a", .shape = {4, 2}};
@@ -182,7 +182,7 @@ TEST_CASE("a layout knows its groups, and without any has the hash that it alway
         terse::Segment{.name = "a", .shape = {4, 2}, .learning_rate_scale = 2},
         terse::Segment{.name = "a", .shape = {4, 2}, .weight_decay = 0},
         terse::Segment{.name = "a", .shape = {4, 2}, .hidden = true}})
-    hashes.insert(terse::layout_hash(Layout().add(other)));
+    hashes.insert(terse::detail::layout_hash(Layout().add(other)));
   CHECK(hashes.size() == 7);
   for (const int group : {7, 2, 7})
     layout.add({.name = std::to_string(layout.size()), .shape = {1}, .group = group});
@@ -419,11 +419,12 @@ TEST_CASE("a buffer hands its memory on when it moves") {
 TEST_CASE("Philox4x32-10 gives the known answers of Random123") {
   using Words = std::array<std::uint32_t, 4>;
   constexpr std::uint32_t ones = 0xFFFFFFFF;
-  CHECK(terse::philox4x32({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(terse::philox4x32({ones, ones, ones, ones}, {ones, ones}) ==
+  CHECK(terse::detail::philox4x32({0, 0, 0, 0}, {0, 0}) ==
+        Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(terse::detail::philox4x32({ones, ones, ones, ones}, {ones, ones}) ==
         Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   constexpr Words pi =
-      terse::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0});
+      terse::detail::philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0});
   static_assert(pi == Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
@@ -498,7 +499,7 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
   terse::PacketHeader good;
   good.step = 17;
   good.length = 96;
-  good.check = terse::check_with_flags(1234, 3);
+  good.check = terse::detail::check_with_flags(1234, 3);
   good.flags = 3;
   const auto read = [](const terse::PacketHeader& header) {
     std::array<std::byte, sizeof header> bytes{};
@@ -533,14 +534,14 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
     };
     CHECK(contains(refused(flip), "the packet was damaged on its way"));
     CHECK(contains(refused([&](auto& header) { header.flags = 0, header.check = 1234, flip(header); }),
-                   "was damaged on its way: its flags are not what its check was made of"));
+                   "was damaged on its way: its flags don't match its check"));
   }
 }
 
 TEST_CASE("a fault of a packet that was handed on names who made it and who brought it, if both are known") {
   const auto said = [](int from) {
     try {
-      terse::refuse({terse::PacketFault::step, 4, 5}, "", 5, 2, 0, from);
+      terse::refuse({terse::detail::PacketFault::step, 4, 5}, "", 5, 2, 0, from);
     } catch (const terse::wire_error& failure) {
       return std::string(failure.what());
     }

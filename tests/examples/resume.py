@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as place:
     print(run(whole))
     run(halves, middle)
     text = run(halves)
-    if f"goes on after step {middle}" not in text:
+    if f"resumes after step {middle}" not in text:
         sys.exit(f"the second half did not go on behind step {middle}:\n{text}")
     newest = max(path for path in whole.iterdir() if path.is_dir())
     for rank in range(2):

@@ -193,7 +193,7 @@ def check_kills(state, length, whole):
         finally:
             supervisor.terminate()
     expect(supervisor.returncode == 0 and said.count("status 137") == given.kills, f"the supervisor:\n{said}")
-    expect("goes on from" in said, f"no run went on from a checkpoint:\n{said}")
+    expect("resumes from" in said, f"no run went on from a checkpoint:\n{said}")
     expect(end_of(state) == whole, "a run that was killed went another way")
     print(f"{given.kills} kills, and the same bits")
 
@@ -218,7 +218,7 @@ def stop(command, state, send, number):
 def check_stops(state, length, whole):
     stop(on_threads(state, length), state, lambda job: job.send_signal(signal.SIGTERM), signal.SIGTERM)
     done = run(on_threads(state, length))
-    expect("goes on from" in done.stderr, f"--resume auto: {done.stderr}")
+    expect("resumes from" in done.stderr, f"--resume auto: {done.stderr}")
     expect(end_of(state) == whole, "a run that was asked to stop went another way")
     done = run([given.train, "--resume", "auto"], 2)
     expect("--resume auto needs --checkpoint" in done.stderr, done.stderr)

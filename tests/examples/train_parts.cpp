@@ -1214,7 +1214,7 @@ TEST_CASE("an optimizer on a graph where it diverges is refused with the reason 
     CHECK(refusal(
               {"--optimizers", (std::string("dm-sgd,") + kind).c_str(), "--graph", "one-peer-exponential"}) ==
           std::string("--graph: ") + kind +
-              " diverges whatever the learning rate on graphs that are not fixed and symmetric, such as "
+              " diverges at any learning rate on graphs that are not fixed and symmetric, such as "
               "one-peer-exponential. Use one of ring, mesh, torus, star, complete, hypercube, "
               "symmetric-exponential, or qg-dm-sgd on this graph");
   CHECK(

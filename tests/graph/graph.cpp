@@ -1020,7 +1020,7 @@ TEST_CASE("verify finds what a graph of one's own gets wrong") {
   CHECK(contains(found(Fault::outside), "rank 4 comes after 0"));
   CHECK(contains(found(Fault::weight), "rank 1 weighs rank 0 by 0,"));
   CHECK(contains(found(Fault::sum), "rank 1 weighs its peers by 1.15"));
-  CHECK(contains(found(Fault::receivers), "rank 3 is in the rows of 0 2, but receivers() says otherwise"));
+  CHECK(contains(found(Fault::receivers), "rank 3 is in the rows of 0 2, which contradicts receivers()"));
   CHECK(contains(found(Fault::symmetric), "row 0, column 1 is 0.25 and row 1, column 0 is 0.5"));
   CHECK(contains(found(Fault::regular), "declared regular, but in round 0"));
   CHECK(contains(found(Fault::fixed), "declared fixed, but in round 2"));

@@ -121,8 +121,8 @@ void visits_what_came(const C& compressor) {
 
 // What a feedback adds to a mean of 0 has to arrive.
 using CopiesView = decltype(std::declval<Difference::State<executor::host>&>().view());
-static_assert(Rests<detail::Deliver<RestingDescent, detail::AsItIs>>);
-static_assert(!Rests<detail::Deliver<RestingDescent, CopiesView>>);
+static_assert(terse::detail::Rests<detail::Deliver<RestingDescent, detail::AsItIs>>);
+static_assert(!terse::detail::Rests<detail::Deliver<RestingDescent, CopiesView>>);
 
 TEST_CASE("what rests is called for what has come, and all is as if it were called for every element") {
   visits_what_came(TopK<>{.selection = {.ratio = 0.05}});
@@ -160,7 +160,7 @@ std::string spelled_out(const std::vector<std::byte>& wire, index_t n, index_t k
     read.push_back(static_cast<std::uint32_t>(before = position));
   }
   for (index_t at = bits * k; at < all; ++at)
-    if (bit(at) != 0) return "bits behind its last position";
+    if (bit(at) != 0) return "bits after its last position";
   return "";
 }
 

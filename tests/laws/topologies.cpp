@@ -87,7 +87,7 @@ template <class P>
 void holds(const P& topology = {}) {
   const laws::Report report = laws::check_topology(topology);
   CHECK_MESSAGE(report, report.text());
-  CHECK(report.passed.size() == (std::is_same_v<DenseTopologyOf<P>, P> ? 8 : 7));
+  CHECK(report.passed.size() == (std::is_same_v<terse::detail::DenseTopologyOf<P>, P> ? 8 : 7));
 }
 
 template <Fault F>

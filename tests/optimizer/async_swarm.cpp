@@ -41,7 +41,7 @@ std::byte nth(int rank, std::uint64_t k) {
 
 }  // namespace
 
-static_assert(Mailbox<ThreadMailbox> && HasMailbox<Threads> && HasMailbox<Metered<Threads>>);
+static_assert(Mailbox<terse::detail::ThreadMailbox> && HasMailbox<Threads> && HasMailbox<Metered<Threads>>);
 
 TEST_CASE("a packet is fetched whole, while its rank publishes others") {
   // Long enough to be met half-written.
@@ -51,7 +51,7 @@ TEST_CASE("a packet is fetched whole, while its rank publishes others") {
     std::atomic<std::uint64_t> torn{0}, fetched{0}, different{0};
     on_ranks(ranks, [&](Threads& transport) {
       const int rank = transport.rank();
-      ThreadMailbox mailbox = transport.mailbox(bytes);
+      terse::detail::ThreadMailbox mailbox = transport.mailbox(bytes);
       Bytes mine(bytes), place(bytes);
       std::vector<std::uint64_t> last(at(ranks));
       for (std::uint64_t k = 1; k <= publications; ++k) {
@@ -78,7 +78,7 @@ TEST_CASE("a packet is fetched whole, while its rank publishes others") {
 TEST_CASE("a mailbox is empty at first, and keeps what ranks that have finished have published") {
   std::atomic<bool> finished{false};
   on_ranks(2, [&](Threads& transport) {
-    ThreadMailbox mailbox = transport.mailbox(3);
+    terse::detail::ThreadMailbox mailbox = transport.mailbox(3);
     Bytes place(3, std::byte{9});
     if (transport.rank() == 0) {
       CHECK(mailbox.fetch(1, place) == 0);
@@ -101,10 +101,10 @@ TEST_CASE("a mailbox is empty at first, and keeps what ranks that have finished 
 TEST_CASE("mailboxes of channels are apart, have sizes of their own, and move") {
   on_ranks(3, [&](Threads& transport) {
     Threads pair = transport.split(transport.rank() == 1 ? 1 : 0, -transport.rank());
-    ThreadMailbox none = transport.mailbox(0), one = pair.mailbox(4), other = pair.mailbox(2);
+    terse::detail::ThreadMailbox none = transport.mailbox(0), one = pair.mailbox(4), other = pair.mailbox(2);
     none.publish({});
     const Bytes mine(4, nth(transport.rank(), 1));
-    ThreadMailbox moved(std::move(one));
+    terse::detail::ThreadMailbox moved(std::move(one));
     moved.publish(mine);
     barrier(transport);
     Bytes place(4);
@@ -123,7 +123,7 @@ TEST_CASE("wrong sizes and ranks are refused, and a rank that has thrown ends th
   CHECK(says(refusal<usage_error>(1, [](Threads& transport) { (void)transport.mailbox(-1); }),
              "packets of one size"));
   on_ranks(1, [](Threads& transport) {
-    ThreadMailbox mailbox = transport.mailbox(4);
+    terse::detail::ThreadMailbox mailbox = transport.mailbox(4);
     Bytes small(3), right(4);
     CHECK_THROWS_AS(mailbox.publish(small), usage_error);
     CHECK_THROWS_AS(mailbox.fetch(0, small), usage_error);
@@ -135,7 +135,7 @@ TEST_CASE("wrong sizes and ranks are refused, and a rank that has thrown ends th
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     const Bytes mine(4);
     try {
-      ThreadMailbox mailbox = transport.mailbox(4);
+      terse::detail::ThreadMailbox mailbox = transport.mailbox(4);
       Bytes place(4);
       while (transport.rank() == 1 && std::chrono::steady_clock::now() < until)
         // The others must be at their mailboxes by then.
@@ -276,7 +276,7 @@ TEST_CASE("through a lattice what was published is read within half a step, with
         CHECK(x[129] != first[129]);
       } catch (const wire_error& failure) {
         noticed = failure.step();
-        CHECK(says(failure.what(), "rank 0 has published can't be read beside this rank's own parameters"));
+        CHECK(says(failure.what(), "rank 0 has published can't be decoded with this rank's own parameters"));
         CHECK(x == first);
       }
     });

@@ -98,7 +98,8 @@ std::vector<double> zeros() { return std::vector<double>(at(few_layers().size())
 
 }  // namespace
 
-TEST_CASE("AMSGrad and CompAMS keep the name that checkpoints have of them") {
+TEST_CASE("recipes keep the names that checkpoints have of them") {
+  CHECK(type_name<Adam<>>().rfind("terse::AdamOf<terse::Dense, terse::None, ", 0) == 0);
   CHECK(type_name<CompAms<TopK<>, Residual, AllGather>>() ==
         type_name<Amsgrad<TopK<>, Residual, AllGather>>());
   CHECK(type_name<Amsgrad<>>().rfind("terse::AmsgradOf<terse::Dense, terse::None, ", 0) == 0);

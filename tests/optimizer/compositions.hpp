@@ -129,7 +129,8 @@ Apart from_oracle(const R& recipe, const Training& training, const Layout& layou
 
   Apart apart;
   for (std::uint64_t step = 1; step <= training.steps; ++step) {
-    if (!training.keeps_rate) oracle.learning_rate(training.rate(learning_rate_of(recipe), step));
+    if (!training.keeps_rate)
+      oracle.learning_rate(training.rate(terse::detail::learning_rate_of(recipe), step));
     oracle.step(gradients_of(ours, layout, training, step));
     for (std::size_t rank = 0; rank < at(training.ranks); ++rank) {
       const Snapshot& now = ours[step][rank];

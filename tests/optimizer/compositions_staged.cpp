@@ -194,7 +194,7 @@ double loss(const Layout& layout, const Floats& x) {
 
 template <class R>
 constexpr bool mixes = requires {
-  typename decltype(Composed<R>::topology)::Graph;
+  typename decltype(terse::detail::Composed<R>::topology)::Graph;
 };
 
 /// A recipe on that quadratic; ranks differ by noise alone. The loss before and after, of the mean of the ranks' parameters;
@@ -233,7 +233,7 @@ TEST_CASE("two stages have to be told when the first is over") {
                              .when = {40}};
   const auto [before, after] = descend(recipe, 160);
   CHECK(after < before / 10);
-  CHECK_THROWS_WITH_AS(descend(OneBitAmsgrad{}, 1), doctest::Contains("when the first stage is over"),
+  CHECK_THROWS_WITH_AS(descend(OneBitAmsgrad{}, 1), doctest::Contains("the end of the first stage"),
                        usage_error);
 }
 

@@ -181,7 +181,7 @@ void check_damages(const R& recipe, Phase phase, std::uint64_t when) {
     CAPTURE(text);
     CHECK(says(text, "step " + std::to_string(when) + ": the packet from rank 1 (phase '"));
     CHECK(says(text, "chunk "));
-    CHECK(says(text, "its payload or its flags are not what its checksum was made of"));
+    CHECK(says(text, "its payload or its flags don't match its checksum"));
     CHECK(checked.moved[rank] == 0);
   }
 }
@@ -252,7 +252,7 @@ TEST_CASE("damage names who brought the packet, and whose it was where that is k
   CHECK(over_ring(bit, true) ==
         of_2 +
             "the packet from rank 0 (phase 'spread', chunk 1), received from rank 1, was damaged on its "
-            "way: its payload or its flags are not what its checksum was made of");
+            "way: its payload or its flags don't match its checksum");
   CHECK(over_ring(header, false) ==
         of_2 + "the packet from rank 0, received from rank 1, has step 3, expected 2");
   // What is read after it has been handed on is found by whoever is through first.
@@ -263,8 +263,8 @@ TEST_CASE("damage names who brought the packet, and whose it was where that is k
   };
   const auto values = [](const std::string& rank) {
     return "a packet that rank " + rank +
-           " has handed on (phase 'spread') was damaged on its way: it has values that are not finite, and "
-           "none is ever sent";
+           " has forwarded (phase 'spread') was damaged on its way: it has values that are not finite, which "
+           "terse never sends";
   };
   const auto step = [](const std::string& rank) {
     return "the packet from rank 0, received from rank " + rank + ", has step 3, expected 2";
@@ -590,7 +590,7 @@ TEST_CASE("compare_every names a rank that has drifted by one bit, where, and si
     CAPTURE(culprit);
     const std::string other = culprit == 0 ? "1" : "0";
     const std::string told = "step 6: rank " + std::to_string(culprit) + " has drifted: its ";
-    const std::string since = ", and were alike after step 3";
+    const std::string since = ", and were equal after step 3";
     CHECK(says(drift(Adam<>{}, culprit, options, LowestBit{330}),
                told + "parameters differ from rank " + other + "'s in 'b'" + since));
     CHECK(says(drift(Adam<>{.learning_rate = 0}, culprit, options, ABitOf{"momentum"}),

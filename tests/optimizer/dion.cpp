@@ -42,7 +42,7 @@ Layout one_matrix(index_t rows, index_t columns) {
 }
 
 Matrix matrix_at(const Segment& segment, const std::vector<double>& arena) {
-  const MatrixShape shape = matrix_shape(segment);
+  const MatrixShape shape = terse::detail::matrix_shape(segment);
   Matrix m(at(shape.rows), at(shape.columns));
   std::copy_n(arena.begin() + segment.offset, m.elements.size(), m.elements.begin());
   return m;
@@ -87,7 +87,7 @@ struct Oracle {
     index_t place = 0;
     for (const Segment& segment : layout.segments()) {
       if (!segment.hidden) continue;
-      const index_t columns = matrix_shape(segment).columns;
+      const index_t columns = terse::detail::matrix_shape(segment).columns;
       Matrix& own = q.emplace_back(at(columns), at(R));
       for (int r = 0; r < R; ++r, place += aligned(columns))
         for (index_t c = 0; c < columns; ++c)
@@ -140,7 +140,7 @@ struct Steps {
 Steps steps_of(const Layout& layout, const Floats& g, std::uint64_t steps, float mu) {
   Steps all;
   const Segment& segment = layout.segments()[0];
-  const MatrixShape shape = matrix_shape(segment);
+  const MatrixShape shape = terse::detail::matrix_shape(segment);
   const double scale = std::sqrt(static_cast<double>(shape.rows) / static_cast<double>(shape.columns));
   ThreadGroup(1).run([&](Threads& transport) {
     Optimizer optimizer{Dion<R>{.learning_rate = 1, .momentum = mu}, transport, layout};

@@ -61,7 +61,7 @@ struct Oracle {
       for (std::size_t k = at(segment.offset); k < at(segment.offset + segment.count); ++k)
         for (const Floats& g : gradients)
           sums[k] += static_cast<double>(g[k]) / static_cast<double>(gradients.size());
-      const MatrixShape shape = matrix_shape(segment);
+      const MatrixShape shape = terse::detail::matrix_shape(segment);
       Matrix m(at(shape.rows), at(shape.columns));
       std::copy_n(sums.begin() + segment.offset, m.elements.size(), m.elements.begin());
       // As rows.

@@ -384,7 +384,7 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     refuses(optimizer, "terse: group 3: beta1 must be in [0, 1)");
     optimizer.group(3).beta1 = 0.5F;
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step + 1};
-    refuses(optimizer, "group 1 has freeze_step 6, and group 0 freeze_step 5: what belongs");
+    refuses(optimizer, "group 1 has freeze_step 6, and group 0 freeze_step 5: settings of whole steps");
     optimizer.group(1).preconditioner.freeze = VarianceRatio{};
     refuses(optimizer, "group 1 has freeze_threshold 0.959999979, and group 0 freeze_step 5: ");
     optimizer.group(1).preconditioner.freeze = AtStep{freeze_step};
@@ -410,7 +410,7 @@ TEST_CASE("values that can't work, and groups that are not there, are named") {
     Optimizer local{LocalSgd<Adam<>>{}, transport, layout};
     local.group(1).period = 3;
     refuses(local, "group 1 has period 3, and group 0 period 8: ");
-    refuses(local, "; set it in optimizer.recipe and in each optimizer.group(id)");
+    refuses(local, "; set them in optimizer.recipe and in each optimizer.group(id)");
     Optimizer outer{SlowMo<MomentumSgd<>>{}, transport, layout};
     outer.group(3).inner.learning_rate *= 2;
     refuses(outer, "group 3 has learning_rate 0.2");

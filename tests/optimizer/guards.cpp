@@ -291,8 +291,8 @@ TEST_CASE("an error of a value that is not finite says of which rank it is, what
   const auto mixed = said(DmSgd<Mixing<graph::Complete>>{}, spoiled);
   check_said(mixed, {1}, "the parameters of rank 1 are not finite: element 3 of segment 'w' is nan");
   check_said(mixed, {0, 2},
-             "a message or a sum of rank 1 is not finite (NaN, infinity, or beyond what squares or its "
-             "compressor can hold): look at the gradient and the parameters of that rank");
+             "a message or a sum of rank 1 is not finite (NaN, infinity, or too large for squares or its "
+             "compressor): look at the gradient and the parameters of that rank");
   // The group's own error is that of the rank that knows.
   std::string thrown;
   std::atomic<int> here{0};
@@ -323,8 +323,8 @@ TEST_CASE("an error of a value that is not finite says of which rank it is, what
     if (rank == 1) x[3] = 1e7F;
   };
   check_said(said(MoniquaSgd<Lattice<8>>{.compressor = {.step = 1e-6F}}, far), {1},
-             "a message or a sum of rank 1 is not finite (NaN, infinity, or beyond what squares or its "
-             "compressor can hold), "
+             "a message or a sum of rank 1 is not finite (NaN, infinity, or too large for squares or its "
+             "compressor), "
              "though its gradient and parameters are.");
 }
 

@@ -463,7 +463,7 @@ TEST_CASE("nodes that are not full are refused, and nobody waits") {
     });
   };
   CHECK(says(with(4), "ranks_per_node is 4, of 6 ranks: it must divide them into full nodes"));
-  CHECK(says(with(0), "ranks_per_node is 0, which asks the transport for its nodes"));
+  CHECK(says(with(0), "ranks_per_node is 0, but this transport has no nodes"));
   CHECK(says(with(-2), "ranks_per_node is -2"));
   CHECK(says(refusal(4,
                      [&](Threads& transport) {

@@ -216,7 +216,7 @@ TEST_CASE("errors of construction say where ranks differ, and what to do") {
     says(error_of([&] {
            Optimizer<MomentumSgd<Hierarchical<>>, Threads>{{}, transport, Layout::flat(8)};
          }),
-         "asks the transport for its nodes, and this transport knows of none");
+         "ranks_per_node is 0, but this transport has no nodes");
   });
 }
 

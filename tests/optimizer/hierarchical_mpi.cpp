@@ -239,7 +239,7 @@ TEST_CASE("a process with more threads than others is told so, and so are all of
     for (const std::string& one : said) {
       CAPTURE(one);
       CHECK(one.find("one of 3") != one.npos);
-      CHECK(one.find("Nodes wants full nodes") != one.npos);
+      CHECK(one.find("Nodes requires full nodes") != one.npos);
     }
     barrier(*world);
   }
@@ -251,7 +251,7 @@ TEST_CASE("processes that don't make full nodes are all told so") {
   const int node = size == 2 ? 0 : rank / width;
   const int local = size == 2 ? rank : rank % width;
   CHECK_THROWS_WITH_AS(Nodes(world->split(node, rank), world->split(size == 2 ? 0 : local, rank)),
-                       doctest::Contains("Nodes wants full nodes"), mismatch_error);
+                       doctest::Contains("Nodes requires full nodes"), mismatch_error);
   barrier(*world);
 }
 

@@ -84,7 +84,7 @@ TEST_CASE("inner recipes that are alone draw random numbers of their rank's own"
 
 TEST_CASE("steps differ in more than numbers and may not be recorded") {
   CHECK_FALSE(Slow::recordable());
-  CHECK_FALSE(Composed<Overlap>::recordable());
+  CHECK_FALSE(terse::detail::Composed<Overlap>::recordable());
   CHECK_FALSE(Streaming::recordable());
 }
 

@@ -492,7 +492,7 @@ TEST_CASE_TEMPLATE("where all elements take part verbs get no mask", E, executor
   const Segment &exact = layout.segments()[1], &last = layout.segments()[3];
   std::vector<Piece> pieces = layout.range().pieces();
   pieces.erase(pieces.begin() + 1);
-  ElementMask<E> mask(E{}, Range(pieces), layout.size(), {layout, 1, ""});
+  terse::detail::ElementMask<E> mask(E{}, Range(pieces), layout.size(), {layout, 1, ""});
   CHECK(mask.mask().words != nullptr);
   const auto leave_out = [&](index_t element) {
     mask.set(AllBut{element});
@@ -509,7 +509,7 @@ TEST_CASE_TEMPLATE("where all elements take part verbs get no mask", E, executor
   CHECK(mask.mask().words == nullptr);
   // A checkpoint brings others.
   for (const bool all : {false, true, false}) {
-    ElementMask<E> saved(E{}, Range(pieces), layout.size(), {layout, 1, ""});
+    terse::detail::ElementMask<E> saved(E{}, Range(pieces), layout.size(), {layout, 1, ""});
     saved.set(AllBut{all ? -1 : 5});
     std::vector<std::uint64_t> words(at(layout.size() / alignment));
     using Words = view<std::uint64_t, typename E::memory>;

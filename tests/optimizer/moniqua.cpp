@@ -182,8 +182,8 @@ TEST_CASE("parameters beyond the bound are an error on the ranks that meet them,
       CHECK(optimizer.steps() == 1);
     }
   });
-  CHECK(errors[0].starts_with("terse: rank 0, step 2: the packet from rank 1 can't be read beside"));
-  CHECK(errors[1].starts_with("terse: rank 1, step 2: the packet from rank 0 can't be read beside"));
+  CHECK(errors[0].starts_with("terse: rank 0, step 2: the packet from rank 1 can't be decoded with"));
+  CHECK(errors[1].starts_with("terse: rank 1, step 2: the packet from rank 0 can't be decoded with"));
   CHECK(errors[2].empty());
 }
 

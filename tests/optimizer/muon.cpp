@@ -360,7 +360,7 @@ TEST_CASE("a layout without hidden matrices, and a hidden vector, are refused in
   });
   Layout marked;
   marked.add({.name = "w", .shape = {4, 5}, .hidden = true});
-  CHECK(layout_hash(layout) != layout_hash(marked));
+  CHECK(terse::detail::layout_hash(layout) != terse::detail::layout_hash(marked));
 }
 
 TEST_CASE("Muon's policies keep the laws of rules, and its state goes through a file") {

@@ -427,7 +427,7 @@ TEST_CASE("calls in another order are refused in words, and the step can still b
     refused([&] { optimizer.ready(0); });
   });
   const std::vector<std::string> words{"belongs between",
-                                       "told twice of segment 'head'",
+                                       "called twice for segment 'head'",
                                        "has 6",
                                        "has opened a step",
                                        "other parameters",

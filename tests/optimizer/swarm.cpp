@@ -347,7 +347,7 @@ TEST_CASE("parameters beyond the lattice's bound are an error for those who meet
           for (int step = 0; step < 4; ++step) optimizer.step(x, none);
         } catch (const wire_error& failure) {
           errors[at(transport.rank())] = failure.step();
-          CHECK(std::string(failure.what()).find("further apart than the compressor's bound") !=
+          CHECK(std::string(failure.what()).find("differ by more than the compressor's bound") !=
                 std::string::npos);
           CHECK(x == before);
         }

@@ -91,7 +91,7 @@ void check_mailbox(T& transport) {
 
 }  // namespace
 
-static_assert(Mailbox<MpiMailbox<Mpi>> && HasMailbox<Mpi> && HasMailbox<Metered<Mpi>>);
+static_assert(Mailbox<terse::detail::MpiMailbox<Mpi>> && HasMailbox<Mpi> && HasMailbox<Metered<Mpi>>);
 
 TEST_CASE("by a schedule each rank ends with the bits that it has among threads") {
   check(Blocking{.schedule = {.graph = {3}, .period = 2}});
@@ -107,13 +107,13 @@ TEST_CASE("a packet is fetched whole, from ranks that publish others and from th
 }
 
 TEST_CASE("wrong sizes and ranks are refused") {
-  MpiMailbox<Mpi> mailbox = world->mailbox(4);
+  terse::detail::MpiMailbox<Mpi> mailbox = world->mailbox(4);
   std::vector<std::byte> small(3), right(4);
   CHECK_THROWS_AS(mailbox.publish(small), usage_error);
   CHECK_THROWS_AS(mailbox.fetch(0, small), usage_error);
   CHECK_THROWS_AS(mailbox.fetch(world->size(), right), usage_error);
   if (world->size() > 1) CHECK_THROWS_AS((void)world->mailbox(4 + world->rank()), usage_error);
-  MpiMailbox<Mpi> moved(std::move(mailbox));
+  terse::detail::MpiMailbox<Mpi> moved(std::move(mailbox));
   moved.publish(right);
   CHECK(moved.fetch(world->rank(), right) == 1);
   moved.close();
@@ -122,7 +122,7 @@ TEST_CASE("wrong sizes and ranks are refused") {
 TEST_CASE("the end of a mailbox waits for others up to the deadline") {
   if (world->size() == 1) return;
   Mpi hurried(boost::mpi::communicator(), std::chrono::milliseconds(100));
-  MpiMailbox<Mpi> mailbox = hurried.mailbox(4);
+  terse::detail::MpiMailbox<Mpi> mailbox = hurried.mailbox(4);
   if (world->rank() == 0) {
     CHECK_THROWS_AS(mailbox.close(), peer_error);
     barrier(*world);

@@ -40,8 +40,8 @@ inline constexpr bool takes_wide =
 
 /// Vector K of a recipe that mixes: what it says, and what becomes of the differences.
 template <int K, class M, class P, class C, class F, class Decay>
-constexpr bool vector_is_wide(const ParameterMixingOf<M, P, C, F, Decay>&) {
-  using Recipe = ParameterMixingOf<M, P, C, F, Decay>;
+constexpr bool vector_is_wide(const recipes::ParameterMixingOf<M, P, C, F, Decay>&) {
+  using Recipe = recipes::ParameterMixingOf<M, P, C, F, Decay>;
   using Rule = typename M::template Rule<float>;
   using View = detail::MixingView<Numbers<>, static_cast<int>(M::state.size()), Recipe::scalars - 2, Decay,
                                   Recipe::blind>;
@@ -66,7 +66,7 @@ constexpr bool vector_is_wide(const ParameterMixingOf<M, P, C, F, Decay>&) {
   return wide;
 }
 template <class M, class P, class C, class F, class Decay>
-constexpr bool mixes_wide(const ParameterMixingOf<M, P, C, F, Decay>& recipe) {
+constexpr bool mixes_wide(const recipes::ParameterMixingOf<M, P, C, F, Decay>& recipe) {
   if constexpr (M::facts.vectors == 2)
     return vector_is_wide<0>(recipe) && vector_is_wide<1>(recipe);
   else
@@ -86,7 +86,7 @@ constexpr bool layers_are_wide() {
 }
 template <class Recipe>
 constexpr bool descends_wide() {
-  using Pair = typename Composed<Recipe>::Pair;
+  using Pair = typename terse::detail::Composed<Recipe>::Pair;
   using First = typename Pair::template FirstRules<Numbers<>>;
   using Second = typename Pair::template SecondRules<Numbers<>>;
   static_assert(Pair::layer_wise);
@@ -97,7 +97,7 @@ constexpr bool descends_wide() {
 /// What the outer rule of a local method says, and how the mean enters the model.
 template <class Recipe>
 constexpr bool meets_wide() {
-  using Rule = typename Composed<Recipe>::Rule;
+  using Rule = typename terse::detail::Composed<Recipe>::Rule;
   using X = ParameterRef<float>;
   constexpr OuterBuffers own{};
   bool wide = says_wide<decltype(std::declval<const Rule&>().message(X{}, own))>;

@@ -183,8 +183,8 @@ namespace {
 /// Turns a bit of an example's copy over.
 template <class P>
 void damage(P& pipeline, const std::string& side, std::uint64_t id) {
-  const ExampleIndex& kept = pipeline.examples();
-  REQUIRE(kept.find(id) != ExampleIndex::none);
+  const terse::detail::ExampleIndex& kept = pipeline.examples();
+  REQUIRE(kept.find(id) != terse::detail::ExampleIndex::none);
   pipeline.copies(kept.end(), [&](const std::string& name, view<std::byte> rows, index_t row_bytes) {
     if (name == side) rows[kept.find(id) * row_bytes + 1] ^= std::byte{1};
   });
@@ -729,7 +729,7 @@ TEST_CASE("what is not finite leaves loss and copies finite and alike, whatever 
 TEST_CASE("the index of examples does what a map does, and gives slots in the order that it says") {
   for (const index_t capacity : {0, 1, 2, 7, 64, 1000}) {
     CAPTURE(capacity);
-    ExampleIndex index(capacity);
+    terse::detail::ExampleIndex index(capacity);
     std::unordered_map<std::uint64_t, index_t> wanted;
     std::vector<index_t> given_back;
     index_t end = 0;
@@ -740,7 +740,7 @@ TEST_CASE("the index of examples does what a map does, and gives slots in the or
       const std::uint64_t number = draw.bits(k) % (2 * static_cast<std::uint64_t>(capacity) + 3);
       const std::uint64_t id = number % 3 == 0 ? number * 0x9E3779B97F4A7C15 : number;
       const bool known = wanted.count(id) > 0;
-      wrong += index.find(id) != (known ? wanted[id] : ExampleIndex::none) ? 1 : 0;
+      wrong += index.find(id) != (known ? wanted[id] : terse::detail::ExampleIndex::none) ? 1 : 0;
       if (draw.bits(k) >> 60 < 7) {
         index.erase(id);
         if (known) given_back.push_back(wanted[id]);
@@ -776,7 +776,7 @@ TEST_CASE("the index of examples does what a map does, and gives slots in the or
 }
 
 TEST_CASE("an index takes over the ids of another, or nothing") {
-  ExampleIndex index(4);
+  terse::detail::ExampleIndex index(4);
   index.insert(9);
   CHECK_THROWS_WITH_AS(index.assign({1, 2, 3, 4, 5}),
                        doctest::Contains("5 examples don't fit into a memory of 4"), usage_error);
@@ -788,17 +788,17 @@ TEST_CASE("an index takes over the ids of another, or nothing") {
   CHECK(index.size() == 2);
   CHECK(index.end() == 3);
   CHECK(index.capacity() == 4);
-  CHECK(index.find(9) == ExampleIndex::none);
+  CHECK(index.find(9) == terse::detail::ExampleIndex::none);
   CHECK(index.find(7) == 2);
   CHECK(index.id(1) == no_example);
   CHECK(index.insert(11) == 1);
   CHECK(index.insert(12) == 3);
-  ExampleIndex none(0);
-  CHECK(none.find(3) == ExampleIndex::none);
+  terse::detail::ExampleIndex none(0);
+  CHECK(none.find(3) == terse::detail::ExampleIndex::none);
   none.erase(3);
   none.assign({});
   CHECK(none.size() == 0);
   CHECK_THROWS_AS(none.assign({3}), usage_error);
-  CHECK_THROWS_WITH_AS(ExampleIndex(-1), doctest::Contains("not -1"), usage_error);
-  CHECK_THROWS_AS(ExampleIndex(index_t{1} << 31), usage_error);
+  CHECK_THROWS_WITH_AS(terse::detail::ExampleIndex(-1), doctest::Contains("not -1"), usage_error);
+  CHECK_THROWS_AS(terse::detail::ExampleIndex(index_t{1} << 31), usage_error);
 }

@@ -156,7 +156,7 @@ void check_survivors(const Seats& seats, int culprit, const std::string& cause, 
     CHECK(seconds(seat.outcome.when - begin) < within);
     CHECK(seat.torn);
     CHECK(seat.again.kind == Kind::usage);
-    CHECK(contains(seat.again.text, "load a checkpoint, or, where all stages are still in touch, forget()"));
+    CHECK(contains(seat.again.text, "load a checkpoint, or call forget()"));
     CHECK(seat.mended);
     CHECK(seat.after.kind == Kind::peer);
     CHECK(seat.after.culprit == culprit);
@@ -576,7 +576,7 @@ TEST_CASE("options that can't work are refused before any message") {
   CHECK(contains(refused(compressed(), {.micro_batch = 1, .positions = 0}, GPipe{}),
                  "positions is the number of positions of an example, and must be positive, not 0"));
   CHECK(contains(refused(compressed(), {.micro_batch = 1, .window = 1}, OneForwardOneBackward{.ahead = 4}),
-                 "would wait for each other for ever"));
+                 "would wait for each other forever"));
   CHECK(contains(refused(compressed(), usual, OneForwardOneBackward{.ahead = -1}),
                  "ahead must be in [0, 31], not -1"));
   CHECK(contains(refused(Compressed{}, usual, GPipe{}), "AcSgd's capacity"));
@@ -616,7 +616,7 @@ TEST_CASE(
   });
   const std::vector<std::string> texts{
       "a batch needs an example at least",
-      "example 104 stands twice in micro-batch 2: there would be two changes of one copy",
+      "example 104 occurs twice in micro-batch 2: there would be two changes of one copy",
       "the memory of examples is full: it has a capacity of 20, and example 211 is one more. Raise capacity",
       "a batch needs an example at least",
       "row 2 has a length of -1, and PipelineOptions::positions is 1",
@@ -747,11 +747,10 @@ TEST_CASE("a stage that takes a step more or less than the others is told so") {
     });
     CAPTURE(outcomes[1].text);
     CHECK(outcomes[1].kind == Kind::wire);
-    CHECK(contains(
-        outcomes[1].text,
-        way == Way::evaluates
-            ? "stage 0 is in step 2, and this stage in step 1: all stages call train and evaluate alike"
-            : "or one that only one of them has seen before"));
+    CHECK(contains(outcomes[1].text, way == Way::evaluates
+                                         ? "stage 0 is in step 2, and this stage in step 1: all stages make "
+                                           "the same calls of train and evaluate"
+                                         : "or one that only one of them has seen before"));
     for (const int rank : {0, 2, 3}) {
       CHECK(outcomes[at(rank)].kind == Kind::peer);
       CHECK(outcomes[at(rank)].culprit == 1);

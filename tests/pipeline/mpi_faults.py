@@ -45,7 +45,7 @@ cases = [
     ("killed", 2, 11, r"process rank 2 .*exited on signal 9"),
     ("other_ids", 2, 0, r"\[rank 2\] terse: rank 2, step 2: stage 1 and this stage work on different examples in "
                         r"micro-batch 2: other ids.*All stages are given the same ids"),
-    ("twice", 1, 0, r"\[rank 1\] terse: rank 1, step 2: example \d+ stands twice in micro-batch 2"),
+    ("twice", 1, 0, r"\[rank 1\] terse: rank 1, step 2: example \d+ occurs twice in micro-batch 2"),
 ]
 
 

@@ -544,7 +544,7 @@ TEST_CASE("makespan of what can't be is an error") {
     CAPTURE(text);
     CHECK(text.find(words) != std::string::npos);
   };
-  refused([&] { terse::makespan(Stuck{}, two, 2); }, "stages wait for each other for ever");
+  refused([&] { terse::makespan(Stuck{}, two, 2); }, "stages wait for each other forever");
   refused([&] { terse::makespan(OneForwardOneBackward{-3}, two, 8); }, "ahead must be in [0, 31], not -3");
   refused([&] { terse::makespan(GPipe{}, two, -1); }, "a step can't have -1 micro-batches");
   refused(
@@ -602,7 +602,8 @@ TEST_CASE("a schedule that breaks its word is found") {
         "terse: this schedule takes the forward pass of micro-batch 4 where 4 is next" + where);
   CHECK(text_of({{}, 0, {false, 0}}) ==
         "terse: this schedule takes the backward pass of micro-batch 0 before its forward pass" + where);
-  CHECK(text_of({{}, -1, {}, 3}) == "terse: this schedule has 4 micro-batches in flight and says 3" + where);
+  CHECK(text_of({{}, -1, {}, 3}) ==
+        "terse: this schedule has 4 micro-batches in flight, but in_flight() returns 3" + where);
   CHECK(text_of({{}, -1, {}, 4, 1}) ==
         "terse: this schedule has 9 actions, neither a forward pass of each micro-batch nor a backward one, "
         "too" +

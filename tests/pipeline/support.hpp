@@ -306,7 +306,7 @@ struct Copies {
 template <class P>
 Copies copies_of(P& pipeline) {
   Copies copies;
-  const ExampleIndex& examples = pipeline.examples();
+  const terse::detail::ExampleIndex& examples = pipeline.examples();
   pipeline.copies(examples.end(), [&](const std::string& name, view<std::byte> rows, index_t row_bytes) {
     for (index_t slot = 0; slot < examples.end(); ++slot) {
       if (examples.id(slot) == no_example) continue;

@@ -132,7 +132,7 @@ using Copies = std::map<std::string, std::map<std::uint64_t, Bytes>>;
 template <class P>
 Copies copies_of(P& pipeline) {
   Copies all;
-  const terse::ExampleIndex& examples = pipeline.examples();
+  const terse::detail::ExampleIndex& examples = pipeline.examples();
   pipeline.copies(examples.end(), [&](const char* name, auto rows, index_t row_bytes) {
     for (index_t slot = 0; slot < examples.end(); ++slot) {
       const std::byte* const row = rows.data() + slot * row_bytes;

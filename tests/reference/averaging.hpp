@@ -56,7 +56,7 @@ struct Parts {
 };
 
 template <class M, class P, class C, class F, class T>
-auto stage_of(const AveragingOf<M, P, C, F, T>& recipe) {
+auto stage_of(const recipes::AveragingOf<M, P, C, F, T>& recipe) {
   return StageParts<M, P>{recipe.learning_rate, recipe.weight_decay, recipe.momentum_correction,
                           recipe.preconditioner};
 }
@@ -65,7 +65,7 @@ inline std::uint64_t exact_steps_of(const AtStep& when) { return when.step; }
 inline std::uint64_t exact_steps_of(const Freeze& when) { return std::get<AtStep>(when.rule).step; }
 
 template <class M, class P, class C, class F, class T>
-auto parts_of(const AveragingOf<M, P, C, F, T>& recipe) {
+auto parts_of(const recipes::AveragingOf<M, P, C, F, T>& recipe) {
   using S = StageParts<M, P>;
   return Parts<S, S, C, F>{stage_of(recipe),      stage_of(recipe),    recipe.compressor,
                            recipe.error_feedback, recipe.warmup_steps, false};
@@ -156,7 +156,7 @@ struct Seat {
       buffer.resize(at(layout.size()));
       buffers.push_back(buffer.data());
     }
-    for (const char* name : layer_state_of<Policy>()) {
+    for (const char* name : detail::layer_state_of<Policy>()) {
       Arena<double>& numbers_of_name = of_layers[name];
       numbers_of_name.resize(numbers.size());
       for (std::size_t s = 0; s < numbers.size(); ++s) numbers[s].push_back(&numbers_of_name[s]);

@@ -398,7 +398,7 @@ TEST_CASE("ranks in different calls are told in which") {
   }
   CAPTURE(said);
   CHECK(said.find(
-            first ? "the message from rank 1 (phase 'setup') is not what its checksum was made of"
+            first ? "the message from rank 1 (phase 'setup') does not match its checksum"
                   : "MPI reports a message that has failed in phase 'setup' of an all_gather of one value, "
                     "as one does that is longer than this rank expects; all ranks make the same calls") !=
         std::string::npos);
@@ -428,7 +428,7 @@ TEST_CASE("OneBitAdam leaves the same parameters on all ranks") {
   for (const std::uint64_t other : hashes(end, hash, Phase::agree)) CHECK(other == hash);
 }
 
-TEST_CASE("an MPI library that does not say that it reads device memory is refused for that") {
+TEST_CASE("an MPI library that does not report that it reads device memory is refused for that") {
   using Direct = terse::CudaAwareMpi<terse::executor::host>;
   terse::Mpi transport;
   if (Direct::supported()) {
@@ -440,7 +440,8 @@ TEST_CASE("an MPI library that does not say that it reads device memory is refus
     for (int rank = 0; rank < direct.size(); ++rank) CHECK(all[static_cast<std::size_t>(rank)] == rank);
   } else {
     CHECK_THROWS_WITH_AS(Direct(transport.split(0, transport.rank()), {}),
-                         doctest::Contains("does not say that it reads device memory"), terse::usage_error);
+                         doctest::Contains("does not report that it reads device memory"),
+                         terse::usage_error);
   }
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("what is refused over one transport is refused over nodes, by all rank
 }
 
 TEST_CASE("nodes that are not full are refused by all ranks, and nobody waits") {
-  const char* const full = "Nodes wants full nodes, and across them ranks of one number";
+  const char* const full = "Nodes requires full nodes, and across them ranks of equal number";
   // 2, 2, 1; 3, 2; 4, 4, 4, 1.
   all_say(refusals(5, 5, [](Threads& transport) { as_nodes(transport, 2); }), full);
   all_say(refusals(5, 5, [](Threads& transport) { as_nodes(transport, 3); }), full);

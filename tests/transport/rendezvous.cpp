@@ -219,7 +219,8 @@ TEST_CASE("what can't be written or read is said with its reason") {
   Bytes got{};
   CHECK(thrown<terse::usage_error>([&] {
           Rendezvous{folder.path + "/no/id", "r", 0, 2}.publish(some(0));
-        }) == "terse: rank 0: can't write beside '" + folder.path + "/no/id': No such file or directory");
+        }) ==
+        "terse: rank 0: can't write in the folder of '" + folder.path + "/no/id': No such file or directory");
   write(folder.file(), "");
   CHECK(thrown<terse::usage_error>([&] {
           Rendezvous{folder.file("id/id"), "r", 1, 2}.fetch(got, 20s);

@@ -1117,7 +1117,7 @@ TEST_CASE("a thread that can't be started is said at once, and ends the others")
     int status = 0;
     if (std::chrono::steady_clock::now() - begin > 5s) status |= 1;
     if (!has(said, "terse: rank ") || !has(said, "'s thread could not be started: ")) status |= 2;
-    if (!has(said, "; 8 ranks want 8 threads")) status |= 4;
+    if (!has(said, "; 8 ranks require 8 threads")) status |= 4;
     if (!has(others, "gave up in phase 'barrier': rank ") || !has(others, "'s thread could not be"))
       status |= 8;
     try {

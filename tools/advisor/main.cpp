@@ -110,8 +110,7 @@ int over_mpi([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
       argc, argv,
       [&](terse::Mpi& mpi) {
         const Options options = parse(argc, argv);
-        if (options.ranks != 0)
-          throw input_error("--ranks is for threads; mpirun says how many ranks there are");
+        if (options.ranks != 0) throw input_error("--ranks is for threads; mpirun sets the number of ranks");
         if (!options.help)
           advise(options, terse::AnyTransport(mpi.split(0, mpi.rank())));
         else if (mpi.rank() == 0)

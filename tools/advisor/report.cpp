@@ -66,7 +66,7 @@ std::string head(const Advice& advice) {
       rate(network.bandwidth);
   if (network.pairs_bandwidth < network.bandwidth) {
     lines += " to one rank, " + rate(network.pairs_bandwidth) + " to all others at once";
-    if (network.queue > 0) lines += text(" behind the first %.4g kB", network.queue / 1e3);
+    if (network.queue > 0) lines += text(" after the first %.4g kB", network.queue / 1e3);
   }
   lines += "\n";
   if (advice.node.slowdown() > 1)
@@ -96,7 +96,7 @@ std::string verdict(const Advice& advice, const std::vector<const Row*>& sorted)
              "%.3g "
              "times as long.\n",
              best.name.c_str(), least * 1e3, dense.name.c_str(), exact * 1e3, exact / least) +
-         "A step is not a result: which of them train a model as well, docs/choosing.md says.\n";
+         "The time of a step says nothing about accuracy: docs/choosing.md compares training results.\n";
 }
 
 }  // namespace

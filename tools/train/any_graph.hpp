@@ -30,7 +30,7 @@ class AnyGraph {
   AnyGraph() = default;
   /// Random graphs draw from `seed`. Throws std::logic_error where the graph can't promise as much.
   explicit AnyGraph(Graph kind, std::uint64_t seed = 0) : held_(make(kind, seed)) {
-    if (!keeps_promises()) throw std::logic_error("a graph promises what it can't keep");
+    if (!keeps_promises()) throw std::logic_error("a graph does not keep its promises");
   }
 
   /// Whether the graph itself is fixed, and symmetric.

@@ -63,16 +63,17 @@ inline constexpr const char* help_examples =
     "  mpirun -n 4 train --transport mpi --json runs.json\n"
     "  train --device cuda --ranks 2 --batch 512     models on the GPU, where there is one\n"
     "  train --checkpoint state --checkpoint-every 500; train --checkpoint state --resume state\n"
-    "  train --ranks 3 --checkpoint state --resume auto --elastic     what 4 ranks have saved\n\n"
+    "  train --ranks 3 --checkpoint state --resume auto --elastic     from a save of 4 ranks\n\n"
     "Exit codes: 0 done, 1 training failed, 2 an option or a file can't be used; with --checkpoint, 69 "
     "another\n"
     "run has the directory, 75 saved and stopped after SIGTERM or SIGUSR1.";
 
 /// What `--help` ends with.
 inline std::string help_footer() {
-  return "Optimizers, and what their compressed steps go over:\n" + help_of({Family::averaging}) +
-         "\nLocal updates: ranks step on their own, momentum-sgd if nothing else is said, and meet every "
-         "--period steps:\n" +
+  return "Optimizers, and the messages and topology of their compressed steps:\n" +
+         help_of({Family::averaging}) +
+         "\nLocal updates: ranks step on their own, momentum-sgd by default, and synchronize every --period "
+         "steps:\n" +
          help_of({Family::local_updates}) +
          "\nDecentralized ones, in which ranks mix parameters of their own with their neighbours' in "
          "--graph:\n" +
@@ -81,7 +82,7 @@ inline std::string help_footer() {
 
 /// And that of the quickstart's trainer.
 inline constexpr const char* quickstart_footer =
-    "Optimizers, and what their compressed steps go over; tools/train has many more:\n"
+    "Optimizers, and the messages and topology of their compressed steps; tools/train has many more:\n"
     "  adam                       dense; the reference of one-bit-adam\n"
     "  one-bit-adam               signs of Adam's momentum, error feedback; --topology\n"
     "  momentum-sgd               dense\n\n"

@@ -30,7 +30,7 @@ constexpr Makers anywhere() {
 // clang-format off
 constexpr Method table[] = {
     {.name = "adam", .family = Family::averaging, .rate = Rate::adam,
-     .help = "dense; the reference of one-bit-adam, zero-one-adam and what goes by signs alone",
+     .help = "dense; the reference of one-bit-adam, zero-one-adam and of methods that step by signs",
      .made = anywhere<struct Adam>()},
     {.name = "one-bit-adam", .family = Family::averaging, .rate = Rate::adam,
      .help = "signs of Adam's momentum, error feedback; --topology, --layers",
@@ -44,7 +44,7 @@ constexpr Method table[] = {
      // Ranks differ between meetings, and training may end there.
      .own_models = true, .warm_up = WarmUp::while_variance_is_exact, .made = on_host<struct ZeroOneAdam>()},
     {.name = "momentum-sgd", .synonym = "pmsgd", .family = Family::averaging, .rate = Rate::sgd,
-     .help = "dense; the reference of those below, but for lamb and what goes by signs alone",
+     .help = "dense; the reference of those below, except lamb and methods that step by signs",
      .uses = {{"momentum"}}, .made = anywhere<struct MomentumSgd>()},
     // Momentum of 0.9 makes each gradient count ten times; this one has none. (Nor have some decentralized ones, but
     // between two mixtures a rank's own data must not lead it that far away.)
@@ -68,7 +68,7 @@ constexpr Method table[] = {
      .help = "4 bits, unbiased, no error feedback; scatter-gather",
      .uses = {{"momentum"}}, .made = anywhere<struct QuantizedSgd>()},
     {.name = "ef21-sgd", .family = Family::averaging, .rate = Rate::sgd,
-     .help = "largest elements of what momenta have changed by; all-gather",
+     .help = "largest elements of momenta's changes; all-gather",
      .uses = {{"momentum"}, {"ratio", 0.05}},
      .route = "all-gather", .warm_up = WarmUp::first_step, .made = on_host<struct Ef21Sgd>()},
     {.name = "ef21-sgdm", .family = Family::averaging, .rate = Rate::sgd,
@@ -147,7 +147,7 @@ constexpr Method table[] = {
      .uses = {{"period"}, {"outer-learning-rate", 1}, {"ratio", 64.0 / 4096}},
      .route = "all-gather", .made = on_host<struct SparseLoCo>()},
     {.name = "cocktail-sgd", .family = Family::local_updates, .rate = Rate::adam,
-     .help = "a fifth of a random tenth of how ranks have moved by adam, in 4 bits, whose mean comes a step late",
+     .help = "a fifth of a random tenth of ranks' moves by adam, in 4 bits, whose mean comes a step late",
      .uses = {{"period"}}, .late = true, .made = on_host<struct CocktailSgd>()},
     {.name = "distro", .family = Family::local_updates, .rate = Rate::sign,
      .help = "demo in signs alone, whose mean comes a step late; ranks look ahead meanwhile",
@@ -161,7 +161,7 @@ constexpr Method table[] = {
      .uses = {{"momentum"}, {"period"}, {"pullback"}, {"anchor-momentum"}},
      .late = true, .made = on_host<struct OverlapLocalSgd>()},
     {.name = "cocod-sgd", .family = Family::local_updates, .rate = Rate::sgd,
-     .help = "means that come a period late, and what a rank has done since",
+     .help = "means that come a period late, and a rank's own moves since",
      .uses = {{"momentum"}, {"period"}}, .late = true, .made = on_host<struct CocodSgd>()},
     {.name = "swarm-sgd", .family = Family::local_updates, .rate = Rate::sgd,
      .help = "ranks meet in pairs, drawn anew each time, and take their mean",
@@ -171,10 +171,10 @@ constexpr Method table[] = {
      .uses = {{"momentum"}, {"period"}, {"lattice-step"}},
      .route = "random-matching", .made = on_host<struct SwarmSgdLattice>()},
     {.name = "swarm-sgd-non-blocking", .family = Family::local_updates, .rate = Rate::sgd,
-     .help = "means that come a period late, and what a rank has done since",
+     .help = "means that come a period late, and a rank's own moves since",
      .uses = {{"momentum"}, {"period"}}, .route = "random-matching", .made = on_host<struct NonBlockingSwarmSgd>()},
     {.name = "async-swarm-sgd", .family = Family::local_updates, .rate = Rate::sgd,
-     .help = "each rank reads what another has published last; waits for nobody, not reproducible",
+     .help = "each rank reads what another has published last; never waits, not reproducible",
      .uses = {{"momentum"}, {"period"}}, .route = "mailbox", .made = on_host<struct AsyncSwarmSgd>()},
 
     {.name = "d-sgd", .synonym = "dsgd", .family = Family::gossip, .rate = Rate::sgd,

@@ -114,7 +114,7 @@ void add_options(CLI::App& app, Options& o) {
                ->default_str("adam,one-bit-adam"));
   in_group(
       add_choice(app, "--model", model_words, o.model, "784-256-128-10, or a small convolutional network"));
-  in_group(add_file(app, "--data", o.data, "DIR", "IDX files of Fashion-MNIST or alike, gzip or not")
+  in_group(add_file(app, "--data", o.data, "DIR", "IDX files of Fashion-MNIST or a similar set, gzip or not")
                ->default_str(default_data_directory));
   in_group(add_choice(app, "--inputs", inputs_words, o.inputs, "mean 0 and deviation 1, or from 0 to 1"));
   const auto label_skew = [&o](const std::string& given) {
@@ -146,7 +146,7 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_choice(
       app, "--transport", transport_words, o.transport,
       "ranks are threads of this process, or processes under mpirun; messages of GPUs go over NCCL, or "
-      "staged by way of the host, as with threads and mpi; auto: whatever there is"));
+      "staged through the host, as with threads and mpi; auto: the one that is available"));
   in_group(add_choice(app, "--device", device_words, o.device,
                       "where models and optimizers are; ranks are dealt out to GPUs"));
   in_group(add_number<int>(
@@ -212,7 +212,7 @@ void add_options(CLI::App& app, Options& o) {
                               "bound on the gradient's norm over all ranks [none]")
                ->type_name("NORM"));
   in_group(add_choice(app, "--on-non-finite", non_finite_words, o.on_non_finite,
-                      "what all ranks do when one has NaN or infinity in its gradient"));
+                      "action of all ranks when one has NaN or infinity in its gradient"));
 
   group = "Compression";
   in_group(add_number<double>(app, "--warmup-fraction", o.warmup_fraction, share, "a share from 0 to 1",
@@ -228,7 +228,7 @@ void add_options(CLI::App& app, Options& o) {
   group = "Compression of one-bit-adam";
   in_group(
       add_choice(app, "--topology", topology_words, o.topology, "how the compressed momentum is averaged"));
-  in_group(add_choice(app, "--scale", scale_words, o.scale, "magnitude that a sign stands for"));
+  in_group(add_choice(app, "--scale", scale_words, o.scale, "magnitude of a decoded sign"));
   in_group(add_choice(app, "--granularity", granularity_words, o.granularity,
                       "one scale for each tensor, each 4096 elements, or all"));
   in_group(add_choice(app, "--bias-correction", bias_correction_words, o.bias_correction,
@@ -266,7 +266,7 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("N"));
 
   group = "Decentralized optimizers";
-  in_group(add_choice(app, "--graph", graph_words, o.graph, "who mixes with whom"));
+  in_group(add_choice(app, "--graph", graph_words, o.graph, "graph of mixing ranks"));
   in_group(add_number<std::int64_t>(app, "--average-every", o.average_every, count(any),
                                     "a whole number above 0", "",
                                     "every N-th step averages all ranks exactly instead [never]")
@@ -276,7 +276,7 @@ void add_options(CLI::App& app, Options& o) {
                ->type_name("RATE"));
   in_group(add_number<double>(app, "--moniqua-bound", o.moniqua_bound, positive,
                               "a number from 1e-30 to 1e18", "",
-                              "of moniqua-sgd: how far neighbours' parameters may be apart [5 times rate]")
+                              "of moniqua-sgd: largest difference of neighbours' parameters [5 times rate]")
                ->type_name("BOUND"));
 
   group = "Local updates";
@@ -292,7 +292,7 @@ void add_options(CLI::App& app, Options& o) {
                          "of the outer step: " + standards_of("outer-momentum") + ", bmuf [1 - 1 / ranks]")
           ->type_name("BETA"));
   in_group(add_choice(app, "--inner-buffers", inner_buffers_words, o.inner_buffers,
-                      "what becomes of momenta and variances where ranks meet at once [keep]"));
+                      "handling of momenta and variances when ranks synchronize at once [keep]"));
   in_group(add_number<double>(app, "--average-until", o.average_until, share, "a share from 0 to 1", "",
                               "share of the steps in which post-local-sgd averages gradients [0.5]")
                ->type_name("SHARE"));
@@ -313,11 +313,11 @@ void add_options(CLI::App& app, Options& o) {
   in_group(add_number<double>(app, "--local-share", o.local_share, share, "a number from 0 to 1", "0.5",
                               "of a rank's own parameters where a fragment of streaming-diloco comes in")
                ->type_name("SHARE"));
-  in_group(
-      add_number<double>(app, "--lattice-step", o.lattice_step, positive, "a number from 1e-30 to 1e18", "",
-                         "of swarm-sgd-lattice; 127 of them are as far as ranks may be apart [0.02 times "
-                         "rate and period]")
-          ->type_name("STEP"));
+  in_group(add_number<double>(app, "--lattice-step", o.lattice_step, positive, "a number from 1e-30 to 1e18",
+                              "",
+                              "of swarm-sgd-lattice; ranks may differ by 127 of them [0.02 times "
+                              "rate and period]")
+               ->type_name("STEP"));
 
   group = "Output";
   in_group(add_file(app, "--json", o.json, "FILE", "write all figures"));
@@ -332,11 +332,10 @@ void add_options(CLI::App& app, Options& o) {
                                     "save every N steps, too, not at the end only")
                ->type_name("N"));
   in_group(add_file(app, "--resume", o.resume, "DIR",
-                    "go on from what --checkpoint saved; auto: if there is any"));
-  in_group(
-      app.add_flag("--elastic", o.elastic,
-                   "--resume what another number of ranks has saved, too: each step's pictures stay as many "
-                   "and are shared out anew"));
+                    "resume from the --checkpoint folder; auto: if it has a checkpoint"));
+  in_group(app.add_flag("--elastic", o.elastic,
+                        "--resume also from another number of ranks: each step keeps its number of images, "
+                        "which are divided again"));
   in_group(app.add_flag("--quiet", o.quiet, "no progress, only the table"));
 
   add_help(app);
@@ -474,7 +473,7 @@ void check_graph(const Options& options, const Method& kind) {
       kind.graph == GraphNeeds::fixed
           ? "{0} keeps sums over its neighbours from step to step, and {1} is not fixed. Use one of {2}, or "
             "deep-squeeze on this graph"
-          : "{0} diverges whatever the learning rate on graphs that are not fixed and symmetric, such as "
+          : "{0} diverges at any learning rate on graphs that are not fixed and symmetric, such as "
             "{1}. Use one of {2}, or qg-dm-sgd on this graph";
   throw input_error("--graph: " + fmt::format(fmt::runtime(reason), kind.name, name(options.graph), others));
 }
@@ -501,9 +500,8 @@ void check_optimizer(const Options& options, const Method& kind) {
     if (options.topology != Topology::scatter_gather || options.granularity != Granularity::segment ||
         options.scale != Scale::rms)
       throw input_error(
-          "--layers goes over scatter-gather, with one scale for each tensor, its root mean square: leave "
-          "--topology, "
-          "--granularity and --scale out");
+          "--layers goes over scatter-gather, with one scale for each tensor, its root mean square: don't "
+          "set --topology, --granularity and --scale");
   }
   if (!runs_on(options.device, kind))
     throw input_error(fmt::format(
@@ -538,8 +536,8 @@ void check_optimizer(const Options& options, const Method& kind) {
                     kind.name));
   if (!sends_messages(kind) && options.on_non_finite == NonFinite::skip)
     throw input_error(
-        fmt::format("--on-non-finite: ranks skip a step together, and {}'s wait for nobody. Use zero, or "
-                    "swarm-sgd",
+        fmt::format("--on-non-finite: ranks skip a step together, and those of {} don't wait for each other. "
+                    "Use zero, or swarm-sgd",
                     kind.name));
 }
 

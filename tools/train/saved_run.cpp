@@ -159,8 +159,8 @@ void check_nothing_newer(const std::string& root, const Method& optimizer, std::
     }
     if (there > static_cast<std::uint64_t>(step))
       throw input_error(
-          fmt::format("--checkpoint: '{}' already holds step {} of {}; give --resume {} to go on from there, "
-                      "or another directory",
+          fmt::format("--checkpoint: '{}' already holds step {} of {}; give --resume {} to continue from "
+                      "there, or another directory",
                       root, there, name(optimizer), root));
     return;
   }

@@ -203,7 +203,7 @@ class Trainer {
       if (signal != 0) {
         progress.finish();
         tell(fmt::format(
-            "stopped by signal {} ({}) after step {} of {}, which is saved in '{}'; --resume auto goes on",
+            "stopped by signal {} ({}) after step {} of {}, which is saved in '{}'; --resume auto continues",
             signal, strsignal(signal), done, schedule_.steps, options_.checkpoint));
         return std::nullopt;
       }
@@ -282,7 +282,7 @@ class Trainer {
     if (loaded)
       for (const std::string& why : loaded->skipped) tell("skips a checkpoint: " + why);
     if (!options_.quiet)
-      tell(loaded ? fmt::format("goes on from '{}'{}", loaded->manifest.folder().string(),
+      tell(loaded ? fmt::format("resumes from '{}'{}", loaded->manifest.folder().string(),
                                 loaded->manifest.world() == ranks_
                                     ? ""
                                     : fmt::format(", of {} ranks, on {}", loaded->manifest.world(), ranks_))

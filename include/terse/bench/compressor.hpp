@@ -169,7 +169,7 @@ void add_encode_residual(const std::string& name, const C& compressor, index_t n
 template <Compressor C>
 bool add_compressor(const std::string& name, const C& compressor) {
   static_assert(check_compressor<C>());
-  static_assert(!C::lossless, "terse: there is nothing to measure where nothing is compressed");
+  static_assert(!C::lossless, "terse: a lossless compressor has nothing to measure");
   static_assert(!Traits<C>::keyed,
                 "terse: a keyed compressor (Lattice) decodes against the reader's own vector");
   static_assert(

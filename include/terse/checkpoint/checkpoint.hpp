@@ -69,7 +69,7 @@ Metadata describe(Optimizer& optimizer) {
           {"world", std::to_string(optimizer.size())},
           {"rank", std::to_string(optimizer.rank())},
           {"seed", std::to_string(optimizer.options().seed)},
-          {"layout", std::to_string(layout_hash(optimizer.layout()))}};
+          {"layout", std::to_string(terse::detail::layout_hash(optimizer.layout()))}};
 }
 
 template <class P, class Space>
@@ -107,7 +107,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
                const std::function<Opened()>& open) {
   const terse::detail::Call call(terse::detail::Verb::load);
   require_between_steps(optimizer);
-  await_messages(optimizer.channel());
+  terse::detail::await_messages(optimizer.channel());
   // Completes rounds under way on every rank, even if its file turns out bad.
   optimizer.walk([](auto&&...) {});
   Opened opened;
@@ -138,7 +138,7 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
   const terse::detail::Call call(terse::detail::Verb::save);
   detail::require_between_steps(optimizer);
   detail::require_size(file, optimizer.layout(), parameters.size());
-  await_messages(optimizer.channel());
+  terse::detail::await_messages(optimizer.channel());
   detail::HostCopies copies;
   using Parameter = typename Optimizer::parameter;
   const view<const Parameter> here = copies(parameters);

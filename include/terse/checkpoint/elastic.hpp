@@ -177,7 +177,7 @@ void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& op
   const terse::detail::Call call(terse::detail::Verb::load);
   if (files.empty()) throw usage_error("load_elastic needs the files of all ranks", optimizer.rank());
   detail::require_between_steps(optimizer);
-  await_messages(optimizer.channel());
+  terse::detail::await_messages(optimizer.channel());
   const std::vector<detail::Extents> now = detail::extents_of(optimizer);
   detail::load_from(files[0], optimizer, parameters, [&] {
     auto all = std::make_unique<detail::AllFiles>(files, now, optimizer.rank(), detail::describe(optimizer),

@@ -38,9 +38,9 @@ TERSE_CORE void AllFiles::require_same_extents() const {
       const Extent was = at(saved, name), is = at(expected, name);
       if (was != is)
         throw foreign_checkpoint_error(
-            about(paths_[0], "and the files beside it hold " + said(was) + " of " + quoted(name) +
+            about(paths_[0], "and the other files of this save hold " + said(was) + " of " + quoted(name) +
                                  ", and with this number of ranks and these settings there are " + said(is) +
-                                 ": go on with " + std::to_string(files_.size()) + " ranks"));
+                                 ": continue with " + std::to_string(files_.size()) + " ranks"));
     }
 }
 
@@ -64,7 +64,7 @@ TERSE_CORE std::vector<AllFiles::Held> AllFiles::all(const Wanted& wanted) const
     const index_t begin = cut ? offset_of(file, wanted.name) : 0;
     held.push_back({rank, data.data(), begin, begin + elements(shape)});
   }
-  if (held.empty()) fail(paths_[0], "and the files beside it have no tensor " + quoted(wanted.name));
+  if (held.empty()) fail(paths_[0], "and the other files of this save have no tensor " + quoted(wanted.name));
   return held;
 }
 
@@ -84,8 +84,8 @@ TERSE_CORE void AllFiles::refuse(const Wanted& wanted, const std::vector<Held>& 
   const std::string ranks = std::to_string(files_.size());
   throw foreign_checkpoint_error(
       about(paths_[part->rank], "has another " + quoted(wanted.name) +
-                                    " than a rank before it. These are counts or codes, of which there is no "
-                                    "mean for another number of ranks: go on with " +
+                                    " than a rank before it. These are counts or codes, which have no mean "
+                                    "for another number of ranks: continue with " +
                                     ranks + " ranks" +
                                     (is_error(wanted.name) ? ", or with a multiple of " + ranks : "")));
 }

@@ -232,7 +232,10 @@ class Folder {
       }
     // A custom `load` that threw on some ranks only: the other ranks can't undo theirs.
     if (why.empty())
-      throw checkpoint_error("other ranks could not load what this one has loaded", channel_.rank());
+      throw checkpoint_error(
+          "other ranks could not load this checkpoint, which this rank has loaded. Make the optimizer again "
+          "and load another checkpoint on all ranks",
+          channel_.rank());
     return why;
   }
 

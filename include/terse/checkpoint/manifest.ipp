@@ -110,7 +110,7 @@ TERSE_CORE Manifest Manifest::read(const std::filesystem::path& folder) {
   if (in.bytes() > detail::max_header)
     detail::fail(file, "has " + std::to_string(in.bytes()) + " bytes, more than any manifest (" +
                            std::to_string(detail::max_header) +
-                           "): it is damaged; go on from another checkpoint");
+                           "): it is damaged; resume from another checkpoint");
   const std::string text = detail::contents_of(file, in);
   try {
     const detail::Json json = detail::parse(file, text);
@@ -123,7 +123,7 @@ TERSE_CORE Manifest Manifest::read(const std::filesystem::path& folder) {
   } catch (const detail::Json::exception&) {  // reported below
   } catch (const checkpoint_error&) {         // reported below; text that no manifest has
   }
-  detail::fail(file, "is damaged or of a later version; go on from another checkpoint");
+  detail::fail(file, "is damaged or of a later version; resume from another checkpoint");
 }
 
 TERSE_CORE void Manifest::verify_size(const Part& part) const {
@@ -158,7 +158,7 @@ TERSE_CORE std::string Manifest::text() const {
 TERSE_CORE const Part& Manifest::part(const std::string& name) const {
   for (const Part& part : parts_)
     if (part.name == name) return part;
-  detail::fail(folder_, "holds no " + detail::quoted(name) + ", says its manifest");
+  detail::fail(folder_, "has no " + detail::quoted(name) + ", according to its manifest");
 }
 
 TERSE_CORE bool Manifest::is_possible() const {
@@ -178,9 +178,9 @@ TERSE_CORE void Manifest::compare_digest(const Part& saved, const std::string& f
 
 TERSE_CORE void Manifest::differs(const Part& saved, const std::string& how) const {
   detail::fail(folder_ / saved.name,
-               how + ", as the manifest says: it is damaged, or of another save than step " +
+               how + ", according to the manifest: it is damaged, or of another save than step " +
                    std::to_string(step_) +
-                   "; put the right file in its place, or go on from another checkpoint");
+                   "; put the right file in its place, or resume from another checkpoint");
 }
 
 }  // namespace terse::checkpoint

@@ -34,7 +34,7 @@ TERSE_CORE std::string layout_difference(const File& file, const Layout& layout)
     return "segments have the same names and shapes, and another order or other rates, weight decays, groups "
            "or "
            "flags: give them those of the run that saved it, before the load";
-  return text + ". load_matching loads what fits";
+  return text + ". load_matching loads the parts that fit";
 }
 
 }  // namespace terse::checkpoint::detail

@@ -63,7 +63,7 @@ inline std::string advice(const std::string& key) {
   if (key == "stage") return "each stage loads the file that it saved";
   if (key == "seed") return "give the pipeline the seed that it was saved with";
   if (key == "policy")
-    return "its copies mean nothing to another policy; only where they lie, InMemory or Mapped, may change";
+    return "another policy can't use its copies; only their place, InMemory or Mapped, may change";
   return "the model must be cut into the same stages";
 }
 

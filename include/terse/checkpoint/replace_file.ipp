@@ -90,7 +90,7 @@ TERSE_CORE Partial::Partial(const std::filesystem::path& target) : target_(targe
     file_ += ".partial" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
     fd = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (fd < 0 && errno == EEXIST);
-  if (fd < 0) refused("cannot make a file beside it");
+  if (fd < 0) refused("cannot make a temporary file in its folder");
   fd_ = fd;
 }
 

@@ -22,7 +22,7 @@ TERSE_CORE RunLock::RunLock(const std::filesystem::path& folder) : file_(open(fo
                                   ": wait until that run ends, or end all of its processes, or give this "
                                   "one another folder"));
   if (const std::string there = text(); there.rfind(head, 0) != 0 && size() > 0)
-    detail::fail(folder / name, "holds something else than a run's lock, and is left as it is: move it away");
+    detail::fail(folder / name, "is not a run's lock and was not changed: move it away");
   detail::naming(folder, [&] {
     const std::string own = self();
     detail::write_all(file_.value(), own.data(), own.size());
@@ -36,7 +36,7 @@ TERSE_CORE detail::Descriptor RunLock::open(const std::filesystem::path& folder)
   detail::Descriptor file(
       ::open((folder / name).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
   if (file.value() < 0 && errno == ELOOP)
-    detail::fail(folder / name, "is a link, and what it points to is left as it is: move it away");
+    detail::fail(folder / name, "is a link, and its target was not changed: move it away");
   struct stat status {};
   if (file.value() < 0 || ::fstat(file.value(), &status) != 0)
     detail::fail_errno(folder, "cannot be written to");

@@ -75,8 +75,7 @@ struct SumCoefficients {
 template <class Inner>
 struct Hadamard {
   static_assert(sizeof(Inner) == 0,
-                "terse: Hadamard takes what Packed makes of a quantizer, with PerBlock<N>: "
-                "Hadamard<Uniform<4, Nearest, "
+                "terse: Hadamard takes a Packed compressor with PerBlock<N>: Hadamard<Uniform<4, Nearest, "
                 "Symmetric, MaxAbs, PerBlock<128>>>");
 };
 

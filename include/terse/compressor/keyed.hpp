@@ -20,8 +20,12 @@
 
 namespace terse {
 
+namespace detail {
+
 /// The number of elements per checksum, counted from the start of each piece.
 inline constexpr index_t checked_elements = 4096;
+
+}  // namespace detail
 
 TERSE_NUMERICS_BEGIN
 

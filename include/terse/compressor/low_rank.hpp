@@ -63,7 +63,7 @@ struct LowRank {
   /// Checks whether a segment is compressed; `Segment::compress` may exclude it, too.
   bool takes(const Segment& segment) const {
     if (segment.shape.size() < 2 || segment.count == 0) return false;
-    const MatrixShape shape = matrix_shape(segment);
+    const MatrixShape shape = detail::matrix_shape(segment);
     return static_cast<double>(shape.rows + shape.columns) * R * static_cast<double>(min_compression) <
            static_cast<double>(segment.count);
   }

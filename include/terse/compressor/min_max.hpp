@@ -9,6 +9,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+namespace detail {
+
 /// The least element of a unit, and the step that reaches the largest one in 2^Bits - 1 steps.
 template <int Bits>
 struct LowAndStep : MinAndMax {
@@ -22,6 +24,8 @@ struct LowAndStep : MinAndMax {
   }
 };
 
+}  // namespace detail
+
 /// C(x) = low + c * step, c = round((x - low) / step), clipped to 0 ... K = 2^b - 1. Constant units are decoded
 /// exactly; an offset that is large relative to the range costs only its own rounding.
 /// Source: Gan et al., "Bagua", VLDB 2021 (8 bits); Markov et al., "CGX", Middleware 2022 (1 to 8 bits).
@@ -29,7 +33,7 @@ template <int Bits, class Rounding>
 struct MinMaxLevels {
   static_assert(Bits >= 1 && Bits <= 8, "terse: MinMax has 1 to 8 bits");
 
-  using Statistic = LowAndStep<Bits>;
+  using Statistic = detail::LowAndStep<Bits>;
   using Scale = typename Statistic::Scale;
   static constexpr int bits = Bits;
   static constexpr int highest = (1 << Bits) - 1;

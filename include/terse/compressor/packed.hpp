@@ -264,9 +264,9 @@ struct Packed {
   }
 
  private:
-  static constexpr index_t longest = G::units().size > 0 && G::units().size < reduction_block
+  static constexpr index_t longest = G::units().size > 0 && G::units().size < detail::reduction_block
                                          ? G::units().size
-                                         : reduction_block;
+                                         : detail::reduction_block;
   /// Zeroes the padding between the scales and the codes.
   template <Executor E>
   void pad(E executor, const Range& range, std::byte* section) const {

@@ -52,7 +52,7 @@ struct Positions {
       for (index_t at = 0; at < aligned(n) / 8; at += 8) {
         const std::uint64_t word = load(wire + at);
         if (n - 8 * at < 64 && word >> (n - 8 * at) != 0) return text_of(SectionFault::beyond_end);
-        set += ones_in(word);
+        set += detail::ones_in(word);
       }
       return set == k ? nullptr : text_of(SectionFault::other_population);
     }
@@ -131,7 +131,7 @@ struct Positions {
       for (index_t w = part * words; w < end; ++w) {
         const std::uint64_t word = load(arrived.bytes() + 8 * w);
         if (n - 64 * w < 64 && word >> (n - 64 * w) != 0) report.note(w, SectionFault::beyond_end);
-        set += ones_in(word);
+        set += detail::ones_in(word);
       }
       if (set != 0) detail::atomic_add(&report.findings->population, static_cast<std::uint32_t>(set));
     }
@@ -181,7 +181,7 @@ struct Positions {
         return;
       }
       while (word_ == 0) word_ = load(wire_ + 8 * ++read_);
-      position_ = 64 * read_ + first_one_in(word_);
+      position_ = 64 * read_ + detail::first_one_in(word_);
       word_ &= word_ - 1;
     }
     void seek(index_t entry) {

@@ -69,9 +69,8 @@ constexpr bool check_quantizer() {
       requires {
         { Q::unbiased } -> std::convertible_to<bool>;
       },
-      "terse: a quantizer states `static constexpr bool unbiased`, whether the mean of what receivers read "
-      "is "
-      "what was sent");
+      "terse: a quantizer states `static constexpr bool unbiased`, true if the mean of the decoded value is "
+      "the sent value");
   if constexpr (requires { typename Q::Statistic::Scale; }) {
     static_assert(
         requires(float x, typename Q::Statistic::Scale scale, std::uint32_t word) {
@@ -83,8 +82,8 @@ constexpr bool check_quantizer() {
         requires(typename Q::Statistic::Scale scale, std::uint32_t word) {
           { Q::value(word, scale) } -> std::same_as<float>;
         },
-        "terse: a quantizer needs `static float value(std::uint32_t code, Scale scale)`, what receivers "
-        "read");
+        "terse: a quantizer needs `static float value(std::uint32_t code, Scale scale)`, which returns the "
+        "decoded value");
   }
   return Quantizer<Q>;
 }

@@ -20,12 +20,12 @@ struct Strata {
 
   double ratio = 0.01;  ///< in (0, 1]
 
-  void check() const { check_ratio("ratio", ratio); }
+  void check() const { detail::check_ratio("ratio", ratio); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("ratio", ratio);
   }
-  TERSE_HD index_t most(index_t n) const { return share_of(ratio, n); }
+  TERSE_HD index_t most(index_t n) const { return detail::share_of(ratio, n); }
   TERSE_HD static index_t index_bytes(index_t, index_t) { return 0; }
   template <Executor E>
   static index_t floats(E, index_t) {

@@ -271,10 +271,9 @@ constexpr void check_packets() {
         HasIncoming<C>,
         "terse: a compressor needs `static Incoming incoming(Source*, int count)`, how verbs read sections");
   }
-  static_assert(
-      FindsFaults<C>,
-      "terse: a compressor needs `const char* fault(const Range&, const std::byte* section, index_t "
-      "bytes) const`, what is wrong with a section from a peer, or nullptr");
+  static_assert(FindsFaults<C>,
+                "terse: a compressor needs `const char* fault(const Range&, const std::byte* section, "
+                "index_t bytes) const`, which describes the fault of a peer's section, or returns nullptr");
 }
 
 }  // namespace detail

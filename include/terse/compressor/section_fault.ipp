@@ -23,9 +23,9 @@ TERSE_CORE const char* text_of(SectionFault fault) {
     case SectionFault::unlikely:
       return unlikely_scale;
     case SectionFault::goes_on:
-      return "a section that goes on behind its end";
+      return "a section that continues after its end";
     case SectionFault::padding:
-      return "bits behind its last position";
+      return "bits after its last position";
   }
   return "a section that can't be read";
 }

@@ -57,8 +57,8 @@ constexpr bool check_branch() {
     constexpr bool predicate = SegmentPredicate<typename Branch::predicate_type>;
     static_assert(
         predicate,
-        "terse: Where's first argument is a predicate, a copyable functor with `bool "
-        "operator()(const Segment&) const`: IsMatrix, Named<\"...\">, IsSmallerThan<N> or one's own");
+        "terse: Where's first argument is a predicate, a copyable functor with `bool operator()(const "
+        "Segment&) const`: IsMatrix, Named<\"...\">, IsSmallerThan<N> or a custom one");
     if constexpr (predicate && has_sound_parts<C>)
       if constexpr (check_compressor<C>()) {
         constexpr bool keyed = Traits<C>::keyed, select = requires { typename C::is_select; };
@@ -106,7 +106,7 @@ constexpr bool check_branches() {
         compresses,
         "terse: no branch of this Select compresses: write Dense, or take a branch with a compressor");
     static_assert(reached,
-                  "terse: no segment reaches a branch of Select behind Otherwise, which takes all: put "
+                  "terse: no segment reaches a branch of Select after Otherwise, which takes all: put "
                   "Otherwise last, once");
     return compresses && reached;
   }

@@ -11,9 +11,7 @@
 
 // Common parts of selections.
 
-namespace terse {
-
-namespace detail {
+namespace terse::detail {
 
 /// A selection with the members that a grid executor requires.
 template <class Selection, class E>
@@ -24,17 +22,16 @@ concept ListsPicks = requires(const Selection& selection, E executor, const Arri
   selection.check(executor, arrived, index_t{}, report);
 };
 
-}  // namespace detail
-
 /// Returns max(1, ceil(ratio n)), at most n.
 TERSE_HD inline index_t share_of(double ratio, index_t n) {
   const auto picks = static_cast<index_t>(std::ceil(ratio * static_cast<double>(n)));
   return std::clamp(picks, std::min<index_t>(1, n), n);
 }
+
 /// Throws usage_error unless `ratio` is in (0, 1].
 inline void check_ratio(const char* name, double ratio) {
   if (!(ratio > 0 && ratio <= 1))
     throw usage_error(std::string(name) + " must be in (0, 1], not " + std::to_string(ratio));
 }
 
-}  // namespace terse
+}  // namespace terse::detail

@@ -129,7 +129,7 @@ constexpr bool check_selection() {
                 "nothing, with position() and next()");
   static_assert(detail::FindsPickFaults<S>,
                 "terse: a selection needs `const char* fault(const std::byte* wire, index_t n, index_t k) "
-                "const`, what is wrong with positions from a peer, or nullptr");
+                "const`, which describes the fault of a peer's positions, or returns nullptr");
   return Selection<S>;
 }
 

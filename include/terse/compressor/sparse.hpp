@@ -96,7 +96,7 @@ struct Sparse {
     static_assert(!GridExecutor<E> || detail::ListsPicks<Selection, E>,
                   "terse: this selection runs on the host; on a device it needs `list` and `check`, see "
                   "terse/compressor/selection.hpp");
-    static_assert(!TeamExecutor<E>,
+    static_assert(!detail::TeamExecutor<E>,
                   "terse: compressors that pick elements have no parallel form: take executor::host, or a "
                   "quantizer such as Sign or Uniform<8>");
     buffer<float, typename E::memory> scratch, picked;  // the latter for values that are coded
@@ -136,7 +136,7 @@ struct Sparse {
   };
 
   using Source = detail::PickSource<Selection, Values, G>;
-  using Incoming = SparsePackets<Source>;
+  using Incoming = detail::SparsePackets<Source>;
 
   Source source(const Range& range, const std::byte* section, float weight, const StepDraw& shared) const {
     return {sections(), range, section, weight, shared};

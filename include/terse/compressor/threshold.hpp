@@ -22,7 +22,7 @@ struct AboveThreshold {
   void check() const {
     if (!(threshold > 0) || !is_finite(threshold))
       throw usage_error("threshold must be positive and finite, not " + std::to_string(threshold));
-    check_ratio("most_ratio", most_ratio);
+    detail::check_ratio("most_ratio", most_ratio);
   }
   static const char* unrecordable(const RecordUse&) {
     return "a compressor that picks by a threshold waits for the number of picks and can't be recorded";
@@ -32,7 +32,7 @@ struct AboveThreshold {
     visit("threshold", static_cast<double>(threshold));
     visit("most_ratio", most_ratio);
   }
-  TERSE_HD index_t most(index_t n) const { return share_of(most_ratio, n); }
+  TERSE_HD index_t most(index_t n) const { return detail::share_of(most_ratio, n); }
   float least() const { return threshold; }
   template <Executor E>
   index_t floats(E executor, index_t n) const {

@@ -133,13 +133,13 @@ struct CosineWaves {
       index_t found = 0;
       for (index_t b = 0; b < count; b += alignment) {
         words[b / alignment] = detail::at_least(tile + b, count - b, 1);
-        found += ones_in(words[b / alignment]);
+        found += detail::ones_in(words[b / alignment]);
       }
       if (found > Few::most) return false;
       std::fill_n(middle_, count, 0.0F);
       for (index_t b = 0; b < count; b += alignment)
         for (std::uint64_t word = words[b / alignment]; word != 0; word &= word - 1) {
-          const index_t position = b + first_one_in(word);
+          const index_t position = b + detail::first_one_in(word);
           add_wave(static_cast<std::uint32_t>(position), tile[position], rows, columns);
         }
       return true;

@@ -18,12 +18,12 @@ struct Largest {
 
   double ratio = 0.01;  ///< in (0, 1]
 
-  void check() const { check_ratio("ratio", ratio); }
+  void check() const { detail::check_ratio("ratio", ratio); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("ratio", ratio);
   }
-  TERSE_HD index_t most(index_t n) const { return share_of(ratio, n); }
+  TERSE_HD index_t most(index_t n) const { return detail::share_of(ratio, n); }
   index_t largest(index_t n, std::uint64_t) const { return most(n); }
   template <Executor E>
   index_t floats(E executor, index_t n) const {
@@ -70,7 +70,7 @@ struct LargestWithWarmup {
   int stages = 4;                  ///< the stages of the warm-up, each with a lower ratio; at least 1
 
   void check() const {
-    check_ratio("ratio", ratio);
+    detail::check_ratio("ratio", ratio);
     if (stages < 1) throw usage_error("stages must be at least 1, not " + std::to_string(stages));
   }
   const char* unrecordable(const RecordUse& use) const {

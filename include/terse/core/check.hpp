@@ -39,20 +39,27 @@ inline void require(bool fine, const char* what, double value) {
 inline void require(bool fine, const char* name, const char* what, double value) {
   if (!fine) detail::throw_unusable(name, what, value);
 }
+
+namespace detail {
+
 /// Throws usage_error unless `rate` is finite and >= 0.
 inline void check_rate(const char* name, float rate) {
   require(rate >= 0 && rate <= std::numeric_limits<float>::max(), name, "finite and >= 0",
           static_cast<double>(rate));
 }
+
 /// Throws usage_error unless `beta` is in [0, 1).
 inline void check_beta(const char* name, float beta) {
   require(beta >= 0 && beta < 1, name, "in [0, 1)", static_cast<double>(beta));
 }
+
 /// Throws usage_error unless `epsilon`, which prevents 0 / 0 where a gradient was always 0, is finite and > 0.
 inline void check_epsilon(float epsilon) {
   require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
           static_cast<double>(epsilon));
 }
+
+}  // namespace detail
 
 /// The values that a hyper-parameter may have, and their description in errors.
 struct Allowed {

@@ -9,6 +9,8 @@
 
 namespace terse {
 
+namespace detail {
+
 /// Philox4x32-10: 128 random bits as a pure function of a 128-bit counter and a 64-bit key.
 /// Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
@@ -28,6 +30,8 @@ TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint3
   }
   return {a, b, c, d};
 }
+
+}  // namespace detail
 
 /// The purposes of random numbers. Each has its own stream, so that adding a consumer changes no other.
 enum class Purpose : std::uint32_t {
@@ -54,7 +58,7 @@ class Draw {
   /// Returns 128 bits for index `block` of this stream: 16 bits for each of eight elements.
   TERSE_HD constexpr std::array<std::uint32_t, 4> block(std::uint64_t block) const {
     // The step's upper bits share a word with the rank; 2^40 steps and 2^24 ranks fit.
-    return philox4x32(
+    return detail::philox4x32(
         {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32), low_, high_}, key_);
   }
   /// The key and the upper half of the counter, for code that makes many blocks at once.

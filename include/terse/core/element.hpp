@@ -58,6 +58,8 @@ struct SomeLayers {
   TERSE_HD Real& operator()(index_t layer, int k) const;  ///< number k of the policy's `layer_state`
 };
 
+namespace detail {
+
 /// Returns the names of the numbers that a policy keeps for each layer: its `layer_state`, none by default.
 template <class P>
 constexpr auto layer_state_of() {
@@ -66,8 +68,6 @@ constexpr auto layer_state_of() {
   else
     return std::array<const char*, 0>{};
 }
-
-namespace detail {
 
 /// Appends a name to an array of names.
 template <std::size_t N>

@@ -105,6 +105,8 @@ TERSE_HD constexpr H narrowed(float x) {
   }
 }
 
+namespace detail {
+
 /// Returns the format's finite number nearest to a finite float; zero has no sign.
 template <Number H>
 TERSE_HD constexpr H narrowed_finite(float x) {
@@ -113,10 +115,12 @@ TERSE_HD constexpr H narrowed_finite(float x) {
   } else {
     constexpr std::uint32_t largest = std::bit_cast<std::uint32_t>(H::largest);
     const std::uint32_t word = std::bit_cast<std::uint32_t>(x), size = word & 0x7FFFFFFFU;
-    const std::uint32_t code = detail::nearest_code<H>(size < largest ? size : largest);
+    const std::uint32_t code = nearest_code<H>(size < largest ? size : largest);
     return H{static_cast<std::uint16_t>(code == 0 ? 0 : (word >> 16 & 0x8000U) | code)};
   }
 }
+
+}  // namespace detail
 
 TERSE_NUMERICS_END
 

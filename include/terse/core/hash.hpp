@@ -40,8 +40,12 @@ inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
   return hash | 1;
 }
 
+namespace detail {
+
 /// Returns a hash of names, shapes, rates, flags and groups of all segments.
 std::uint64_t layout_hash(const Layout& layout);
+
+}  // namespace detail
 
 }  // namespace terse
 

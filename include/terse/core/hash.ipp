@@ -4,7 +4,7 @@
 #include "terse/core/hash.hpp"
 #include "terse/core/separate.hpp"
 
-namespace terse {
+namespace terse::detail {
 
 TERSE_CORE std::uint64_t layout_hash(const Layout& layout) {
   std::uint64_t hash = 0;
@@ -21,4 +21,4 @@ TERSE_CORE std::uint64_t layout_hash(const Layout& layout) {
   return hash;
 }
 
-}  // namespace terse
+}  // namespace terse::detail

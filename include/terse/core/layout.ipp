@@ -48,8 +48,8 @@ TERSE_CORE void Range::count() {
   for (const Piece& piece : pieces_) {
     if (piece.offset % alignment != 0 || piece.offset < end || piece.count < 0)
       throw usage_error(
-          "a range's pieces must be in order, apart, and start at multiples of 64 elements; one starts "
-          "at " +
+          "a range's pieces must be in order, must not overlap, and must start at multiples of 64 elements; "
+          "one starts at " +
           std::to_string(piece.offset));
     end = piece.offset + piece.count;
     elements_ += piece.count;

@@ -11,6 +11,8 @@ namespace terse {
 // std::popcount and std::countr_zero of <bit> are for the host only: nvcc 13.0 accepts them in device code without a
 // warning, and omits the call.
 
+namespace detail {
+
 /// Returns the number of bits that are set.
 TERSE_HD inline int ones_in(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
@@ -19,6 +21,7 @@ TERSE_HD inline int ones_in(std::uint64_t word) {
   return std::popcount(word);
 #endif
 }
+
 /// Returns the position of the lowest bit that is set, 64 if none is.
 TERSE_HD inline int first_one_in(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
@@ -27,6 +30,7 @@ TERSE_HD inline int first_one_in(std::uint64_t word) {
   return std::countr_zero(word);
 #endif
 }
+
 /// Returns one more than the position of the highest bit that is set, 0 if none is.
 TERSE_HD inline int width_of(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
@@ -35,5 +39,7 @@ TERSE_HD inline int width_of(std::uint64_t word) {
   return static_cast<int>(std::bit_width(word));
 #endif
 }
+
+}  // namespace detail
 
 }  // namespace terse

@@ -20,7 +20,7 @@ TERSE_CORE void throw_fault(const PacketFault& fault, const char* content, std::
             " runs with other hyper-parameters (learning rate, betas, ..., of any group), another mask or "
             "other scales of a segment (rescale) in this step, or the packet was damaged on its way";
   else if (fault.field == PacketFault::flags)
-    text += " was damaged on its way: its flags are not what its check was made of";
+    text += " was damaged on its way: its flags don't match its check";
   else if (fault.field == PacketFault::content)
     text += std::string(" has ") + content;
   else

@@ -23,10 +23,14 @@ struct AnySegment {
   bool operator()(const Segment&) const { return true; }
 };
 
+namespace detail {
+
 /// A predicate that holds for no segment.
 struct NoSegment {
   bool operator()(const Segment&) const { return false; }
 };
+
+}  // namespace detail
 
 /// A predicate for segments with two or more dimensions of at least 2: weights, not biases or gains.
 struct IsMatrix {

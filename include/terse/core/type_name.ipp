@@ -18,7 +18,8 @@ TERSE_CORE std::string demangled(const char* name) {
   std::string result = status == 0 ? text : name;
   std::free(text);
   // Checkpoints and ranks of other builds know these types by their first names.
-  constexpr std::string_view renamed[][2] = {{"terse::NoErrorFeedback", "terse::None"},
+  constexpr std::string_view renamed[][2] = {{"terse::recipes::", "terse::"},
+                                             {"terse::NoErrorFeedback", "terse::None"},
                                              {"terse::AboveThreshold", "terse::Above"},
                                              {"terse::IsSmallerThan", "terse::Below"},
                                              {"terse::AmsgradWith<true>::Of", "terse::AmsgradOf"},

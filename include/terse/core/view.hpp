@@ -106,10 +106,15 @@ using in = view<const T, typename E::memory>;
 template <class E, class T = float>
 using out = view<T, typename E::memory>;
 
+namespace detail {
+
 /// A tag for buffers whose elements are never read before they are written: scratch, and packets on their way.
 struct Unwritten {};
+
+}  // namespace detail
+
 /// The argument that leaves a buffer's elements unset: `buffer<float>(n, unwritten)`.
-inline constexpr Unwritten unwritten{};
+inline constexpr detail::Unwritten unwritten{};
 
 /// A move-only owner of elements of a trivial T in memory space `Space`, zero-initialized unless `unwritten`.
 template <class T, class Space = memory::host>
@@ -121,7 +126,7 @@ class buffer {
   explicit buffer(index_t size) : size_(size) {
     if (size > 0) data_ = static_cast<T*>(Space::allocate(bytes()));
   }
-  buffer(index_t size, Unwritten) : size_(size) {
+  buffer(index_t size, detail::Unwritten) : size_(size) {
     if (size <= 0) return;
     if constexpr (requires { Space::allocate_unwritten(bytes()); })
       data_ = static_cast<T*>(Space::allocate_unwritten(bytes()));
@@ -213,7 +218,7 @@ class buffer<T, memory::host> {
   explicit buffer(index_t size) : size_(size) {
     data_ = static_cast<T*>(detail::HostMemory::allocate(bytes()));
   }
-  buffer(index_t size, Unwritten) : buffer(size) {}
+  buffer(index_t size, detail::Unwritten) : buffer(size) {}
   buffer(buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   buffer& operator=(buffer&& other) noexcept {

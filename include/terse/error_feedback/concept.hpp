@@ -49,7 +49,7 @@ constexpr bool check_error_feedback() {
   if constexpr (detail::HasFeedbackState<F>) {
     static_assert(detail::ShowsFeedbackState<F>,
                   "terse: an error feedback's State needs `template <class Visit> void walk(Visit&& visit)`, "
-                  "which shows what lasts from round to round");
+                  "which visits the buffers that persist between rounds");
     static_assert(detail::StartsFits<F>,
                   "terse: an error feedback's start is `void start(float rate)`, of its State");
     static_assert(detail::HasFeedbackView<F>,
@@ -60,14 +60,13 @@ constexpr bool check_error_feedback() {
     using V = detail::SomeViewOf<F>;
     static_assert(detail::Compensates<V>,
                   "terse: an error feedback's view needs `float compensate(index_t i, float message) const`, "
-                  "what shall be sent");
-    static_assert(
-        detail::HoldsMessage<V>,
-        "terse: an error feedback's view needs `float load(index_t i) const` and `void store(index_t "
-        "i, float y) const`, which keep what shall be sent between two passes");
+                  "which returns the value to send");
+    static_assert(detail::HoldsMessage<V>,
+                  "terse: an error feedback's view needs `float load(index_t i) const` and `void "
+                  "store(index_t i, float y) const`, which keep the value to send between two passes");
     static_assert(detail::Commits<V>,
                   "terse: an error feedback's view needs `void commit(index_t i, bool keep, float y, float "
-                  "decoded) const`, which is told what receivers read");
+                  "decoded) const`, which receives the decoded value");
     static_assert(detail::ReceivesFits<V>,
                   "terse: an error feedback's receive is `float receive(index_t i, bool keep, float mean) "
                   "const`");

@@ -21,7 +21,7 @@ struct MomentumResidual {
 
   float momentum = 0.95F;  ///< in [0, 1)
 
-  void check() const { check_beta("momentum", momentum); }
+  void check() const { detail::check_beta("momentum", momentum); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("momentum", static_cast<double>(momentum));

@@ -57,7 +57,7 @@ struct RowFormat<H> {
       first_ = piece.offset;
     }
     TERSE_HD float load(index_t i) const { return widened(row_[i - first_]); }
-    TERSE_HD void store(index_t i, float x) const { row_[i - first_] = narrowed_finite<H>(x); }
+    TERSE_HD void store(index_t i, float x) const { row_[i - first_] = detail::narrowed_finite<H>(x); }
 
    private:
     std::byte* const* rows_ = nullptr;

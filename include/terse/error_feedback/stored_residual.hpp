@@ -125,7 +125,7 @@ struct StoredResidual {
   template <Executor E>
   struct State {
     static_assert(
-        !TeamExecutor<E>,
+        !detail::TeamExecutor<E>,
         "terse: errors in fewer bits have no parallel form, since messages wait in one block's room: "
         "take executor::host, or Residual");
     buffer<float, typename E::memory> messages;

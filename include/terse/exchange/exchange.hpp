@@ -18,7 +18,7 @@ namespace terse {
 /// round allocates nothing.
 template <Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Exchange {
-  static_assert(check_feedback<C, F>() && check_topology<P>() && check_stages<C, F, P>());
+  static_assert(check_feedback<C, F>() && check_topology<P>() && detail::check_stages<C, F, P>());
 
  public:
   /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`. Packets of
@@ -148,8 +148,8 @@ class Exchange {
   using Rounds = detail::Rounds<C, F, P, E>;
   template <class... Rest>
   static Rounds make_rounds(index_t slice_bytes, E executor, Channel& transport, const Rest&... rest) {
-    if constexpr (std::is_constructible_v<Rounds, E, Channel&, const Rest&..., RankNames, index_t>)
-      return Rounds(executor, transport, rest..., RankNames{}, slice_bytes);
+    if constexpr (std::is_constructible_v<Rounds, E, Channel&, const Rest&..., detail::RankNames, index_t>)
+      return Rounds(executor, transport, rest..., detail::RankNames{}, slice_bytes);
     else
       return Rounds(executor, transport, rest...);
   }

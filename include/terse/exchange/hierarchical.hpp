@@ -43,7 +43,7 @@ struct Hierarchical {
   static constexpr bool waits_for_sizes = detail::waits_for_sizes<Outer>();
   static constexpr bool compresses_within =
       !detail::InsideOf<Inner>::Code::lossless || detail::compresses_within<Outer>();
-  using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, DenseTopologyOf<Outer>>;
+  using ForDense = Hierarchical<typename detail::InsideOf<Inner>::Way, detail::DenseTopologyOf<Outer>>;
 
   template <class T>
   static constexpr bool check_on() {
@@ -56,7 +56,7 @@ struct Hierarchical {
   Outer outer{};           ///< the topology between nodes
 
   ForDense for_dense() const {
-    return {ranks_per_node, detail::InsideOf<Inner>::way(inner), dense_topology(outer)};
+    return {ranks_per_node, detail::InsideOf<Inner>::way(inner), detail::dense_topology(outer)};
   }
   const char* unrecordable(const RecordUse& use) const { return detail::unrecordable(use, inner, outer); }
   template <class Visit>
@@ -84,8 +84,8 @@ inline int ranks_per_node(const Channel& channel, int wanted) {
   }
   if (wanted == 0)
     throw usage_error(
-        "Hierarchical's ranks_per_node is 0, which asks the transport for its nodes, and this transport "
-        "knows of none: set it, as in .topology = {.ranks_per_node = 8}, or give the optimizer a Nodes",
+        "Hierarchical's ranks_per_node is 0, but this transport has no nodes: set it, as in .topology = "
+        "{.ranks_per_node = 8}, or give the optimizer a Nodes",
         channel.rank());
   if (wanted < 1 || size % wanted != 0)
     throw usage_error("Hierarchical's ranks_per_node is " + std::to_string(wanted) + ", of " +
@@ -169,8 +169,8 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   template <class M>
   void start(const M& message) {
     static_assert(!compresses || !listens<M>,
-                  "terse: this momentum correction (FactorMasking) must be told what was sent of each rank's "
-                  "message, and Within keeps a part of it back. Use Hierarchical<ScatterGather, ...>");
+                  "terse: this momentum correction (FactorMasking) needs the sent part of each rank's "
+                  "message, and Within withholds a part of it. Use Hierarchical<ScatterGather, ...>");
     if constexpr (listens<M>) fill(inside_.executor, marks_.all(), std::uint8_t{0});
     stage_ = Stage::reduce;
     half_.start(inside_, of_all(message));

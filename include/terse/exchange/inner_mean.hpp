@@ -9,9 +9,7 @@
 #include "terse/exchange/rounds.hpp"
 #include "terse/executor/factors.hpp"
 
-namespace terse {
-
-namespace detail {
+namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
@@ -123,6 +121,4 @@ class InnerMean {
   Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, E> rounds_;
 };
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

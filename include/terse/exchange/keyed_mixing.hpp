@@ -95,7 +95,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
                 "or Residual serve those with two");
   static_assert(std::is_same_v<F, NoErrorFeedback>,
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
-                "bound, whatever the size of the message. Use NoErrorFeedback");
+                "bound that does not depend on the message's size. Use NoErrorFeedback");
   static_assert(!TeamExecutor<E>, "terse: keyed compressors have no parallel form: take executor::host");
   // The context of the elements that are not compressed, and of the whole packets.
   using Context = RoundContext<Dense, NoErrorFeedback, E>;

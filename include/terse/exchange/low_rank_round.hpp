@@ -63,8 +63,9 @@ TERSE_NUMERICS_END
 /// over DenseTopologyOf<P>, as full-precision stages are.
 template <int R, class P, class E, bool Direction>
 class LowRankRound {
-  static_assert(!TeamExecutor<E>, "terse: low-rank compressors have no parallel form: take executor::host");
-  static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks go on with the same factors");
+  static_assert(!detail::TeamExecutor<E>,
+                "terse: low-rank compressors have no parallel form: take executor::host");
+  static_assert(P::exact, "terse: LowRank needs an exact topology: all ranks continue with the same factors");
   static_assert(
       !detail::is_no_mean<P>(),
       "terse: LowRank's ranks average factors of matrices, and Gathered merges whole messages. Take another "
@@ -134,7 +135,7 @@ class LowRankRound {
   void consume(Context& context, const Consumer& consumer) {
     if (have_left_) {
       right_mean_.take(context, {right_.data(), lost_.data()});
-      if (!context.dense_only) deliver(context, delivery(context, consumer.compressed, 1));
+      if (!context.dense_only) deliver(context, detail::delivery(context, consumer.compressed, 1));
       // Does not change columns that an error has kept from being updated.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
@@ -178,7 +179,7 @@ class LowRankRound {
         const Segment& segment = context.layout.segments()[static_cast<std::size_t>(piece.segment)];
         if (piece.count != segment.count)
           throw usage_error("LowRank takes whole matrices; the range cuts segment '" + segment.name + "'");
-        const MatrixShape shape = matrix_shape(segment);
+        const MatrixShape shape = detail::matrix_shape(segment);
         matrices.push_back({piece.offset, shape, left.size(), right.size()});
         for (int r = 0; r < R; ++r) {
           left.add({std::to_string(left.segments().size()), {shape.rows}});
@@ -199,7 +200,7 @@ class LowRankRound {
     }
     static void refuse_hidden(const Segment& segment) {
       if (!segment.hidden) return;
-      const MatrixShape shape = matrix_shape(segment);
+      const MatrixShape shape = detail::matrix_shape(segment);
       throw usage_error(
           "hidden segment '" + segment.name + "' of " + std::to_string(shape.rows) + " x " +
           std::to_string(shape.columns) + " would travel as it is, with no direction of its own: " +

@@ -65,13 +65,14 @@ struct EarlyTopology<T> {
   using type = typename T::Early;
 };
 
-}  // namespace detail
 /// The topology of full-precision packets for T: ForDense if T names it, T itself if it is exact, or BySize.
 template <class T>
-using DenseTopologyOf = typename detail::DenseTopology<T>::type;
+using DenseTopologyOf = typename DenseTopology<T>::type;
+
 /// The topology of full-precision packets for T, for messages that change while their round is under way.
 template <class T>
-using EarlyDenseTopologyOf = typename detail::EarlyTopology<DenseTopologyOf<T>>::type;
+using EarlyDenseTopologyOf = typename EarlyTopology<DenseTopologyOf<T>>::type;
+
 /// Returns the full-precision topology for this topology, with its parameters.
 template <class T>
 DenseTopologyOf<T> dense_topology(const T& topology) {
@@ -82,8 +83,6 @@ DenseTopologyOf<T> dense_topology(const T& topology) {
   else
     return {};
 }
-
-namespace detail {
 
 /// The rounds of an exchange for a compressor/topology pair. This primary template runs the topology's own Round over a
 /// RoundContext, slice by slice; keyed mixing and hierarchies have specializations.

@@ -57,7 +57,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   static constexpr bool sound() {
     if constexpr (compresses<Branch>)
       return check_feedback<typename Branch::compressor_type, FeedbackOf<Branch>>() &&
-             terse::check_stages<typename Branch::compressor_type, FeedbackOf<Branch>, P>();
+             terse::detail::check_stages<typename Branch::compressor_type, FeedbackOf<Branch>, P>();
     return true;
   }
   static_assert((sound<Branches>() && ...));

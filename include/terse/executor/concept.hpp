@@ -33,11 +33,15 @@ concept GridExecutor = Executor<E> && requires {
   requires E::grid;
 };
 
+namespace detail {
+
 /// An executor whose verbs call a functor's copies from several host threads at once, see executor/parallel.hpp.
 template <class E>
 concept TeamExecutor = Executor<E> && requires {
   requires E::team_of_threads;
 };
+
+}  // namespace detail
 
 // Declarations that make the names of verbs with template arguments known as templates; argument-dependent lookup finds
 // the executor's own.
@@ -109,8 +113,13 @@ struct Packets {
   /// counts as 0, and the place gets the least origin of such sources. It holds `no_damage` before.
   std::uint64_t* damage = nullptr;
 };
+
+namespace detail {
+
 /// The value of `damage` if all sources' values were finite: more than any origin.
 inline constexpr std::uint64_t no_damage = ~std::uint64_t{0};
+
+}  // namespace detail
 
 /// A rank's own packet of fp32 values, source 0, and those of its neighbours. Functors receive, per element, the own
 /// value and the sum over the neighbours, in the order given, of weight * (value - own). It is exactly 0 where all
@@ -172,14 +181,15 @@ template <class F>
 TERSE_HD constexpr void enter(F& f, const Piece& piece) {
   if constexpr (detail::EntersPieces<F>) f.enter(piece);
 }
+
+namespace detail {
+
 /// A functor with `rests()`. It returns whether, in the entered piece, an element whose sum is 0 stays unchanged, so
 /// that a verb may skip it.
 template <class F>
 concept Rests = requires(const F& f) {
   { f.rests() } -> std::same_as<bool>;
 };
-
-namespace detail {
 
 /// Returns `prepare(scale)` of a functor of `pack`, called once for all elements of a unit, or the scale if it has
 /// none.
@@ -250,21 +260,29 @@ TERSE_HD constexpr bool is_finite(double x) {
   return x <= most && x >= -most;
 }
 
+namespace detail {
+
 /// Returns a bound on the magnitude of a sum of `count` finite values.
 TERSE_HD constexpr float largest_sum(int count) { return largest_finite * static_cast<float>(count); }
+
+}  // namespace detail
 
 /// Returns x, or 0 and a mark where x is not finite.
 TERSE_HD constexpr Sample sanitized(float x) {
   return {keep_if(is_finite(x), x), keep_if(!is_finite(x), 1.0F)};
 }
 
+namespace detail {
+
 /// The number of elements in one block of a reduction.
 inline constexpr index_t reduction_block = 4096;
+
+}  // namespace detail
 
 /// Returns the floats of scratch that the host's `reduce<Statistic>` needs for units of up to `count` elements.
 template <class Statistic>
 constexpr index_t reduction_scratch(index_t count) {
-  return (Statistic::width + 1) * ((count + reduction_block - 1) / reduction_block);
+  return (Statistic::width + 1) * ((count + detail::reduction_block - 1) / detail::reduction_block);
 }
 
 TERSE_NUMERICS_END

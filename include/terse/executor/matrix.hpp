@@ -23,11 +23,15 @@ struct MatrixShape {
   index_t columns = 0;  ///< elements of a row
 };
 
+namespace detail {
+
 /// Returns the shape of a segment that has elements, as a matrix: its first dimension by all others.
 inline MatrixShape matrix_shape(const Segment& segment) {
   const index_t rows = segment.shape.empty() ? 1 : segment.shape.front();
   return {rows, segment.count / rows};
 }
+
+}  // namespace detail
 
 /// Vectors of `count` elements, each at a multiple of 64 elements.
 template <class T>

@@ -23,16 +23,18 @@ enum NumericsFault : std::uint64_t { contracts = 1, flushes = 2, divides = 4, ro
 
 TERSE_NUMERICS_BEGIN
 
+namespace detail {
+
 /// Returns the deviations of this build's arithmetic from IEEE 754 and from these headers, as bits that
 /// describe_numerics puts into words; 0 if there are none.
 TERSE_HD inline std::uint64_t numerics_faults() {
   volatile float factor = 1.0F + 0x1p-12F, rest = -1.0F - 0x1p-11F;
   volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-25F;
   std::uint64_t faults = 0;
-  if (factor * factor + rest != 0) faults |= detail::contracts;  // 0x1p-24
-  if (!(tiny * two > tiny)) faults |= detail::flushes;
+  if (factor * factor + rest != 0) faults |= contracts;  // 0x1p-24
+  if (!(tiny * two > tiny)) faults |= flushes;
   const float large = one, small = dust;
-  if ((large + small) - large != 0) faults |= detail::reorders;  // 0x1p-25
+  if ((large + small) - large != 0) faults |= reorders;  // 0x1p-25
   // Quotients that differ from the product with the divisor's reciprocal, even if that is off by 2 in the last place.
   // All share a divisor, which is also a constant: a compiler that may do so computes its reciprocal once.
   constexpr float dividends[] = {0x1.46752cp0F, 0x1.a57b78p0F, 0x1.82fe3ap0F};
@@ -42,20 +44,22 @@ TERSE_HD inline std::uint64_t numerics_faults() {
   const float common = divisor;
   for (int k = 0; k < 3; ++k) {
     volatile float dividend = dividends[k];
-    if (dividend / common != quotients[k] || dividend / constant != quotients[k]) faults |= detail::divides;
+    if (dividend / common != quotients[k] || dividend / constant != quotients[k]) faults |= divides;
   }
   // Roots within a millionth of the middle between two floats, on both sides, that differ from the product with the
   // reciprocal root.
   constexpr float squares[] = {0x1.fffffap1F, 0x1.3862bp1F,  0x1.c83e8cp1F,
                                0x1.b5c076p1F, 0x1.bebf4ap1F, 0x1.9b23d8p1F};
-  constexpr float roots[] = {0x1.fffffcp0F, 0x1.8fed3cp0F, 0x1.e3519ep0F,
-                             0x1.d96c2ep0F, 0x1.de4316p0F, 0x1.cace8cp0F};
+  constexpr float exact_roots[] = {0x1.fffffcp0F, 0x1.8fed3cp0F, 0x1.e3519ep0F,
+                                   0x1.d96c2ep0F, 0x1.de4316p0F, 0x1.cace8cp0F};
   for (int k = 0; k < 6; ++k) {
     volatile float square = squares[k];
-    if (std::sqrt(float{square}) != roots[k]) faults |= detail::roots;
+    if (std::sqrt(float{square}) != exact_roots[k]) faults |= roots;
   }
   return faults;
 }
+
+}  // namespace detail
 
 namespace detail {
 /// Checks whether this thread's processor flushes subnormal numbers or doesn't round to nearest, which programs may
@@ -84,7 +88,7 @@ std::uint64_t numerics_of([[maybe_unused]] E executor) {
     for_each_entry(executor, 1, detail::Probe{place.data()});
     fetch(executor, in<E, std::uint64_t>(place.all()), view<std::uint64_t>(&faults, 1));
   } else {
-    faults = numerics_faults();
+    faults = detail::numerics_faults();
   }
   return faults;
 }
@@ -102,16 +106,15 @@ namespace detail {
 inline void check_processor(int rank, std::uint64_t step) {
   if (computes_otherwise()) [[unlikely]]
     throw usage_error(
-        "this thread's processor flushes subnormal numbers to zero or doesn't round to nearest, and replicas "
-        "would drift apart. "
-        "Something has set it: torch.set_flush_denormal, a library that was linked with -ffast-math, or "
-        "fesetround",
+        "this thread's processor flushes subnormal numbers to zero or doesn't round to nearest, so that "
+        "replicas would diverge. It was set by torch.set_flush_denormal, a library that was linked with "
+        "-ffast-math, or fesetround",
         rank, static_cast<std::int64_t>(step));
 }
-}  // namespace detail
-
 /// Throws usage_error if there are faults, even if all ranks have the same.
 TERSE_COLD void check_numerics(std::uint64_t faults, int rank);
+
+}  // namespace detail
 
 }  // namespace terse
 

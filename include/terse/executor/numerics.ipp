@@ -33,11 +33,15 @@ TERSE_CORE std::string describe_numerics(const std::vector<std::uint64_t>& all, 
   return "";
 }
 
+namespace detail {
+
 TERSE_CORE void check_numerics(std::uint64_t faults, int rank) {
   if (faults != 0)
     throw usage_error("this program's arithmetic has other bits than those that all ranks must have: it " +
                           describe_numerics(faults),
                       rank);
 }
+
+}  // namespace detail
 
 }  // namespace terse

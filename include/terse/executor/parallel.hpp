@@ -144,8 +144,8 @@ index_t reduction_scratch(const executor::parallel& ex, const Range& range, Unit
   const index_t own = detail::result_floats<Statistic> * detail::reduction_blocks(longest);
   const auto walked = units.whole ? static_cast<index_t>(range.pieces().size()) : units.in_range(range);
   const index_t shared =
-      units.whole || longest > reduction_block
-          ? detail::result_floats<Statistic> * (range.elements() / reduction_block + walked)
+      units.whole || longest > detail::reduction_block
+          ? detail::result_floats<Statistic> * (range.elements() / detail::reduction_block + walked)
           : 0;
   return std::max({reduction_scratch<Statistic>(executor::host{}, range, units), own * ex.threads(), shared});
 }

@@ -19,6 +19,8 @@ TERSE_FLATTEN inline void for_each_entry(executor::host, index_t count, F f) {
 template <GridExecutor E, class F>
 void for_each_entry(E executor, index_t count, F f);
 
+namespace detail {
+
 /// Packets of picked elements from peers. A Source yields its entries in ascending order of the arena index:
 /// `rewind()`, then either `add(first, count, sum)` for one window after the other, which adds weight * value of the
 /// entries in [first, first + count) to sum[arena index - first], or one entry after the other: `index()`, at the end
@@ -28,6 +30,8 @@ struct SparsePackets {
   S* sources = nullptr;  ///< one for each packet
   int count = 0;         ///< number of sources
 };
+
+}  // namespace detail
 
 /// Incoming sums for the arena indices from `begin` on: a grid executor makes them of picked elements, and the host of
 /// tiles (compressor/tiled.hpp).
@@ -159,9 +163,9 @@ TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<Sp
 /// Calls f as for any packets. In a piece with `rests()`, where f leaves elements with a sum of 0 as they are, it may
 /// be called for arrived elements only.
 template <class S, class F, class Masked = HostMask>
-requires Rests<F>
-void for_each(executor::host, const Range& range, Masked mask, SparsePackets<S> incoming, F f) {
-  detail::Cursor<SparsePackets<S>> cursor(incoming);
+requires detail::Rests<F>
+void for_each(executor::host, const Range& range, Masked mask, detail::SparsePackets<S> incoming, F f) {
+  detail::Cursor<detail::SparsePackets<S>> cursor(incoming);
   detail::CallOnly sink;
   for (const Piece& piece : range.pieces()) {
     enter(f, piece);

@@ -150,7 +150,7 @@ constexpr bool check_graph() {
                   "terse: rows sum to 1, so a symmetric graph is doubly stochastic");
     static_assert(
         !Traits<G>::spectrum_above_minus_third || G::symmetric,
-        "terse: spectrum_above_minus_third is said of real eigenvalues: the graph must be symmetric");
+        "terse: spectrum_above_minus_third is a property of real eigenvalues: the graph must be symmetric");
     static_assert(
         !Traits<G>::push_sum || requires(const G& graph) { graph.weight(int{}, int{}, std::uint64_t{}); },
         "terse: a push-sum graph needs `double weight(int rank, int size, std::uint64_t round) const`");

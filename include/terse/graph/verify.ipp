@@ -34,7 +34,7 @@ TERSE_CORE void verify_receivers(const std::vector<int>& receivers, int rank, in
   std::string text;
   for (const int peer : expected) text += " " + std::to_string(peer);
   throw usage_error(place(rank, round) + " is in the rows of" + (text.empty() ? " nobody" : text) +
-                    ", but receivers() says otherwise");
+                    ", which contradicts receivers()");
 }
 
 TERSE_CORE void verify_flag(bool holds, const char* flag, std::uint64_t round) {

@@ -55,7 +55,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
   const Mask<Space> masked{mask.empty() ? nullptr : words.data()};
   buffer<float, Space> message(layout.size()), sum(layout.size());
   std::vector<buffer<std::byte, Space>> packets;  // both packets of each message
-  ChunkPackets places(2);
+  terse::detail::ChunkPackets places(2);
   const Draw shared = Draw::shared(1, 1, Purpose::selection);
   for (std::size_t m = 0; m < messages.size(); ++m) {
     upload(view<const float>(messages[m]), message.all());

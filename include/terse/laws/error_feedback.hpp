@@ -123,7 +123,7 @@ class FeedbackLaws {
       const Values message = one.message(5, step);
       const auto here = one.send(message), there = other.send(message);
       if (here.decoded != there.decoded || here.received != there.received)
-        return say("step %zu: from what walk() shows another message is sent",
+        return say("step %zu: a state copied by walk() sends another message",
                    static_cast<std::size_t>(step));
     }
     return "";

@@ -118,10 +118,8 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
     for (std::size_t r = 0; r < ranks; ++r)
       kept += static_cast<double>(weight) * static_cast<double>(error[r][e]);
     if (!(std::abs(behind[e] - kept) <= rounding))
-      return say(
-          "after %d steps element %zu has fallen behind the mean of the messages by %g, but the mean error "
-          "is %g",
-          options.tracking_steps, e, behind[e], kept);
+      return say("after %d steps element %zu lags the mean of the messages by %g, but the mean error is %g",
+                 options.tracking_steps, e, behind[e], kept);
   }
   // Errors may take long to converge; a contraction bounds the norm to which they converge.
   const auto mean_norm = [&](double squares) { return std::sqrt(2 * squares / options.tracking_steps); };
@@ -133,11 +131,11 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
       return say(
           "rank %zu's error grows: its norm is %g in the first half of %d steps and %g in the second%s", r,
           first, options.tracking_steps, second,
-          claims.contractive && !claims.delta ? "; where that is a contraction whose errors settle later, "
-                                                "state `static double delta(index_t n)`, the "
-                                                "least share of |x|^2 that n elements keep, and the law "
-                                                "takes its bound, or give more Options::tracking_steps"
-                                              : "");
+          claims.contractive && !claims.delta
+              ? "; if the compressor is a contraction whose errors settle later, state `static double "
+                "delta(index_t n)`, the least share of |x|^2 that n elements keep, and the law takes its "
+                "bound, or give more Options::tracking_steps"
+              : "");
   }
   return "";
 }

@@ -185,7 +185,7 @@ struct Shares {
 
   bool all() const { return std::abs(fresh - 1) < 1e-3 && std::abs(old) < 1e-3; }
   std::string text() const {
-    return say("a round keeps %.3f of what it has not sent and %.3f of the old error", fresh, std::abs(old));
+    return say("a round keeps %.3f of the unsent part and %.3f of the old error", fresh, std::abs(old));
   }
 };
 /// One equation, value = fresh * first + old * second.

@@ -93,7 +93,7 @@ inline std::string receiver_violation(const GraphRound& asked) {
     for (int other = 0; other < asked.size; ++other)
       if (other != rank && asked.entry(other, rank) > 0) wanted.push_back(other);
     if (asked.receivers[static_cast<std::size_t>(rank)] != wanted)
-      return asked.place(rank) + "stands in the rows of " + std::to_string(wanted.size()) +
+      return asked.place(rank) + "is in the rows of " + std::to_string(wanted.size()) +
              " ranks, and receivers() names others";
   }
   return "";
@@ -251,7 +251,7 @@ Report check_graph(const G& given = {}) {
             for (int rank = 0; rank < asked.size; ++rank)
               if (static_cast<int>(asked.rows[static_cast<std::size_t>(rank)].size()) >
                   graph.most_neighbors(asked.size))
-                return asked.place(rank) + "has more neighbours than most_neighbors() says";
+                return asked.place(rank) + "has more neighbours than most_neighbors() returns";
           return "";
         }));
   constexpr bool pushes = graph::Traits<G>::push_sum;

@@ -168,7 +168,7 @@ class MixingLaws {
         const double here = trial.template outgoing<0>(0);
         trial.cells[0].gradient += 1;
         if (std::not_equal_to{}(here, trial.template outgoing<0>(0)))
-          return at(t) + "outgoing reads the gradient, and facts.before_gradient says that it does not";
+          return at(t) + "outgoing reads the gradient, which contradicts facts.before_gradient";
       }
       if constexpr (M::facts.vectors == 2 && M::facts.second_by_difference) {
         MixingTrial<double, M> one = trial, other = trial;
@@ -177,8 +177,7 @@ class MixingLaws {
         one.update_second(0, 1.0, 0.25);
         other.update_second(0, 2.0, 0.25);
         if (!(one.cells == other.cells))
-          return at(t) +
-                 "the second update reads `own`, and facts.second_by_difference says that it does not";
+          return at(t) + "the second update reads `own`, which contradicts facts.second_by_difference";
       }
       trial.step(t, gradients(t), true);
     }

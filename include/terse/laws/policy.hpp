@@ -41,9 +41,8 @@ std::string settings_fault(const Policies&... policies) {
     return !std::is_empty_v<std::decay_t<decltype(policy)>> && visited == 0;
   };
   if ((silent(policies) || ...))
-    return "it has hyper-parameters, and shows none by hyper_parameters() or settings(visit): ranks that "
-           "differ in them would not "
-           "know";
+    return "it has hyper-parameters, but neither hyper_parameters() nor settings(visit) shows them, so ranks "
+           "that differ in them would not be detected";
   return "";
 }
 

@@ -36,7 +36,8 @@ class RuleLaws {
       : momentum_(momentum), preconditioner_(preconditioner), options_(options) {}
 
   std::string names() const {
-    return names_fault(M::state, P::state, layer_state_of<M>(), layer_state_of<P>());
+    return names_fault(M::state, P::state, terse::detail::layer_state_of<M>(),
+                       terse::detail::layer_state_of<P>());
   }
   std::string settings() const { return settings_fault(momentum_, preconditioner_); }
 
@@ -132,8 +133,7 @@ class RuleLaws {
       (void)trial.receive(message / 2, false);
       if (!trial.rests())
         return "step " + std::to_string(step) +
-               ": a mean of 0 changes a buffer or makes a step, and facts.rests_at_zero says that it does "
-               "not";
+               ": a mean of 0 changes a buffer or makes a step, which contradicts facts.rests_at_zero";
     }
     return "";
   }

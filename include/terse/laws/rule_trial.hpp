@@ -80,8 +80,8 @@ class RuleTrial {
       : momentum_(rule_of<Real>(momentum)), preconditioner_(rule_of<Real>(preconditioner)) {
     first_.buffers.resize(M::state.size());
     second_.buffers.resize(P::state.size());
-    first_.layer.resize(layer_state_of<M>().size());
-    second_.layer.resize(layer_state_of<P>().size());
+    first_.layer.resize(terse::detail::layer_state_of<M>().size());
+    second_.layer.resize(terse::detail::layer_state_of<P>().size());
   }
 
   void begin(std::uint64_t step, Real g) {

@@ -136,7 +136,7 @@ inline std::string difference(const Sent& a, const Sent& b) {
                  static_cast<long long>(b[p].bytes));
     for (index_t i = static_cast<index_t>(sizeof(PacketHeader)); i < a[p].bytes; ++i)
       if (a[p].data()[i] != b[p].data()[i])
-        return say("byte %lld of packet %zu, behind the header, is %02x and %02x",
+        return say("byte %lld of packet %zu, after the header, is %02x and %02x",
                    static_cast<long long>(i) - static_cast<long long>(sizeof(PacketHeader)), p,
                    static_cast<unsigned>(a[p].data()[i]), static_cast<unsigned>(b[p].data()[i]));
   }

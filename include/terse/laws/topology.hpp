@@ -144,7 +144,7 @@ template <class P>
 Report check_topology(const P& topology = {}, const Options& options = {},
                       std::span<const int> worlds = detail::usual_worlds) {
   static_assert(P::exact, "terse: these laws are for topologies that give all ranks the same mean");
-  static_assert(check_stages<Uniform<4, Nearest, Symmetric>, Residual, P>());
+  static_assert(terse::detail::check_stages<Uniform<4, Nearest, Symmetric>, Residual, P>());
   Report report{.compressor = type_name<P>(), .passed = {}, .not_applicable = {}, .failures = {}};
   const auto judge = [&](const char* law, const auto& violation) {
     for (const int ranks : worlds) {
@@ -232,7 +232,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     return "elements are off by " + std::to_string(sum / count) + " in the mean, which is " +
            std::to_string(std::abs(sum) / deviation) + " standard deviations";
   });
-  if constexpr (std::is_same_v<DenseTopologyOf<P>, P>)
+  if constexpr (std::is_same_v<terse::detail::DenseTopologyOf<P>, P>)
     judge("norm", [&](int ranks) -> std::string {
       const detail::TopologyTrial<P, Dense, NoErrorFeedback, true> trial(topology, ranks, options);
       const auto outcome = trial.run(2, false);
@@ -272,7 +272,7 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     } catch (const usage_error&) {
       return std::chrono::steady_clock::now() - begin < std::chrono::seconds(6) ? "" : "the others waited on";
     }
-    return "nobody heard of the rank that threw";
+    return "no rank learned which rank threw";
   });
   return report;
 }

@@ -211,7 +211,7 @@ class TransportTrial {
     third.wait();
     for (const PostBag* bag : {&below, &beside, &above})
       if (const std::string fault = bag->fault(); what.empty() && !fault.empty())
-        what = "channels beside each other " + fault;
+        what = "channels used at the same time " + fault;
     return what;
   }
   /// Checks that no rank leaves the second barrier before rank 0, which is late, has entered it.
@@ -236,7 +236,7 @@ class TransportTrial {
     auto ticket = transport_.exchange({}, receives, Phase::reduce);
     try {
       ticket.wait(options_.deadline);
-      return "a wait for what nobody has sent returns";
+      return "a wait for a message that was not sent returns";
     } catch (const peer_error&) {
     }
     const auto took = std::chrono::steady_clock::now() - begin;

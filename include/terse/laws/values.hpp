@@ -83,9 +83,9 @@ inline std::string finite_violation(const Subject& subject, const Example& examp
     const Sent sent = one->encode(arena.spread(example.messages[m]), moment(example, m));
     const bool noted = one->take_bad();
     const std::string found = difference(sent, other->encode(arena.spread(clean), moment(example, m)));
-    if (any && !noted) return say("message %zu: `take_bad` does not say that something was not finite", m);
+    if (any && !noted) return say("message %zu: `take_bad` does not report a value that is not finite", m);
     if (!found.empty())
-      return say("message %zu, and the same with 0 in the place of what is not finite: ", m) + found;
+      return say("message %zu, and the same with 0 in place of values that are not finite: ", m) + found;
     if (const std::string wrong = not_finite(arena.gather(one->decode(sent, moment(example, m))));
         !wrong.empty())
       return say("message %zu decodes to ", m) + wrong;
@@ -94,7 +94,8 @@ inline std::string finite_violation(const Subject& subject, const Example& examp
     if (const std::string wrong = not_finite(kept); !wrong.empty())
       return say("after message %zu the error is ", m) + wrong;
     if (const std::string wrong = difference(kept, arena.gather(other->compensated(zeros))); !wrong.empty())
-      return say("after message %zu the error, and with 0 in the place of what is not finite: ", m) + wrong;
+      return say("after message %zu the error, and with 0 in place of values that are not finite: ", m) +
+             wrong;
   }
   return "";
 }

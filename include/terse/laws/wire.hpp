@@ -30,7 +30,7 @@ inline std::string wire_size_violation(const Subject& subject, const Example& ex
       const index_t section = rank->section_most(p) - (most - bytes);
       const bool right = subject.claims().variable ? section >= 0 && bytes <= most : bytes == most;
       if (!right || bytes % 8 != 0)
-        return say("packet %d: wire_bytes says %lld bytes%s, encode says %lld", p,
+        return say("packet %d: wire_bytes returns %lld bytes%s, encode returns %lld", p,
                    static_cast<long long>(rank->section_most(p)),
                    subject.claims().variable ? " at most, in multiples of 8" : "",
                    static_cast<long long>(section));

@@ -143,14 +143,14 @@ constexpr bool check_mixing_rule() {
                   "terse: a mixing rule sends one vector or two: facts.vectors is 1 or 2");
     if constexpr (M::facts.vectors == 1) {
       static_assert(detail::Sends<F, float> && detail::Sends<D, double>,
-                    "terse: a mixing rule needs `Real outgoing(e) const`, what travels");
+                    "terse: a mixing rule needs `Real outgoing(e) const`, which returns the value to send");
       static_assert(detail::Updates<F, float> && detail::Updates<D, double>,
                     "terse: a mixing rule needs `Real update(e, own, difference) const`, the new parameter");
     } else {
       static_assert(detail::SendsVector<F, float, 0> && detail::SendsVector<F, float, 1> &&
                         detail::SendsVector<D, double, 0> && detail::SendsVector<D, double, 1>,
                     "terse: a mixing rule of two vectors needs `Real outgoing(Vector<0>, e) const` and `Real "
-                    "outgoing(Vector<1>, e) const`, what travels");
+                    "outgoing(Vector<1>, e) const`, which return the values to send");
       static_assert(detail::UpdatesFirst<F, float> && detail::UpdatesFirst<D, double>,
                     "terse: a mixing rule of two vectors needs `Real update(Vector<0>, e, own, difference) "
                     "const`, the new parameter");

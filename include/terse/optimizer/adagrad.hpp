@@ -5,6 +5,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Adagrad.
 template <class C, class F, class T>
 struct AdagradOf {
@@ -19,12 +21,14 @@ struct AdagradOf {
   auto composition() const { return averaging_of(*this, NoMomentum{}, AdagradSum{epsilon}); }
 };
 
+}  // namespace recipes
+
 /// Adagrad on the mean gradient g, with decoupled weight decay: s = s + g^2;
 /// x = x - learning_rate (g / (sqrt(s) + epsilon) + weight_decay x).
 ///
 /// State: n floats. Wire: as Adam. Source: Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and
 /// stochastic optimization", JMLR 2011, in the form with a diagonal matrix.
 template <class... Ps>
-using Adagrad = Sorted<AdagradOf, TakesMeans, Policies<>, Ps...>;
+using Adagrad = Sorted<recipes::AdagradOf, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

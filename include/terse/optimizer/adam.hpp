@@ -6,6 +6,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Adam.
 template <class C, class F, class T>
 struct AdamOf {
@@ -26,6 +28,8 @@ struct AdamOf {
   }
 };
 
+}  // namespace recipes
+
 /// Adam on the mean gradient g, with decoupled weight decay (AdamW):
 ///
 ///     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2
@@ -35,7 +39,7 @@ struct AdamOf {
 /// and 32 per message. State: 2 n floats. With a compressor g is the mean of the compressed gradients: see AveragingOf.
 /// Source: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, ICLR 2019.
 template <class... Ps>
-using Adam = Sorted<AdamOf, TakesMeans, Policies<>, Ps...>;
+using Adam = Sorted<recipes::AdamOf, TakesMeans, Policies<>, Ps...>;
 
 /// Another name of Adam, whose weight decay is already decoupled. Source: Loshchilov and Hutter, "Decoupled weight decay
 /// regularization", ICLR 2019, algorithm 2.

@@ -7,6 +7,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// Amsgrad or CompAms; `Corrects` is the default of bias_correction.
 template <bool Corrects>
 struct AmsgradWith {
@@ -30,6 +32,8 @@ struct AmsgradWith {
   };
 };
 
+}  // namespace recipes
+
 /// AMSGrad: Adam over the largest variance so far, with decoupled weight decay. g is the mean gradient:
 ///
 ///     m = beta1 m + (1 - beta1) g          v = beta2 v + (1 - beta2) g^2          w = max(w, v)
@@ -42,12 +46,12 @@ struct AmsgradWith {
 /// State: 3 n floats. Wire: as Adam. Source: Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR 2018,
 /// algorithm 2; torch.optim.AdamW.
 template <class... Ps>
-using Amsgrad = Sorted<AmsgradWith<true>::template Of, TakesMeans, Policies<>, Ps...>;
+using Amsgrad = Sorted<recipes::AmsgradWith<true>::template Of, TakesMeans, Policies<>, Ps...>;
 
 /// CompAMS: AMSGrad on the mean of compressed gradients, with error feedback and, as in its paper, without bias correction.
 /// Source: Li, Karimi and Li, "On distributed adaptive optimization with gradient compression", ICLR 2022, algorithm 2.
 template <class... Ps>
-using CompAms = Sorted<AmsgradWith<false>::template Of, TakesMeans,
+using CompAms = Sorted<recipes::AmsgradWith<false>::template Of, TakesMeans,
                        Policies<ScaledSign<MeanAbs>, Residual, AllGather>, Ps...>;
 
 }  // namespace terse

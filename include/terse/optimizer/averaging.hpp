@@ -19,6 +19,8 @@ constexpr bool reads_zero_as_zero() {
 
 }  // namespace detail
 
+namespace recipes {
+
 /// Methods that average over all ranks, composed of five policies:
 ///
 ///     message_i   by the momentum correction, from this rank's gradient
@@ -36,8 +38,8 @@ constexpr bool reads_zero_as_zero() {
 /// changed between steps.
 template <class M, class P, class C, class F, class T>
 struct AveragingOf {
-  static_assert(check_momentum_correction<M>() && check_preconditioner<P>() && check_means<C, F, T>() &&
-                check_own_errors<C, F>());
+  static_assert(check_momentum_correction<M>() && check_preconditioner<P>() &&
+                detail::check_means<C, F, T>() && detail::check_own_errors<C, F>());
   static_assert(
       !M::facts.needs_whole_messages || !detail::compresses_partial_sums<T>(),
       "terse: this momentum correction (MajorityVote, for one) counts whole messages, and this topology "
@@ -49,10 +51,9 @@ struct AveragingOf {
   static_assert(!M::facts.needs_exact_mean || C::lossless || !T::recompresses,
                 "terse: this momentum correction steps along the mean of the ranks' signs, and this topology "
                 "compresses that again. Use AllGather, or vote");
-  static_assert(
-      !C::lossless || !detail::is_no_mean<T>(),
-      "terse: Gathered merges packets, and what is not compressed is averaged by BySize, without any. Give "
-      "this optimizer a compressor, or make it the inner one of a local method");
+  static_assert(!C::lossless || !detail::is_no_mean<T>(),
+                "terse: Gathered merges packets, and uncompressed segments have none: BySize averages them. "
+                "Give this optimizer a compressor, or make it the inner one of a local method");
   using Stage = detail::Stage<M, P>;
   using compressor_type = C;
   using error_feedback_type = F;
@@ -73,20 +74,22 @@ struct AveragingOf {
   }
 };
 
+}  // namespace recipes
+
 /// Returns the Averaging that a named optimizer runs as: with its rates, warmup_steps, compressor, error_feedback and topology,
 /// and with these two policies.
 template <class Named, class M, class P>
 auto averaging_of(const Named& named, const M& momentum_correction, const P& preconditioner) {
-  return AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
-                     decltype(named.topology)>{named.learning_rate,  named.weight_decay, named.warmup_steps,
-                                               momentum_correction,  preconditioner,     named.compressor,
-                                               named.error_feedback, named.topology};
+  return recipes::AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
+                              decltype(named.topology)>{
+      named.learning_rate, named.weight_decay, named.warmup_steps,   momentum_correction,
+      preconditioner,      named.compressor,   named.error_feedback, named.topology};
 }
 
 /// An Averaging with these policies, in any order; policies that are not given are taken from Defaults:
 /// `template <class... Ps> using MyMethod = AveragingFrom<Policies<TopK<>, HeavyBall>, Ps...>;`.
 template <class Defaults, class... Ps>
-using AveragingFrom = Sorted<AveragingOf,
+using AveragingFrom = Sorted<recipes::AveragingOf,
                              Takes<PolicyKind::momentum_correction, PolicyKind::preconditioner,
                                    PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
                              Defaults, Ps...>;

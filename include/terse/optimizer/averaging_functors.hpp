@@ -163,9 +163,8 @@ struct GoOver {
     if constexpr (requires { second.preconditioner.carry(e, 0.0F); }) {
       static_assert(
           requires { first.preconditioner.denominator(first.to_preconditioner(i)); },
-          "terse: the second stage's preconditioner (FrozenVariance, for one) goes on with what the first "
-          "one's "
-          "divides by, and that one has no denominator(e)");
+          "terse: the second stage's preconditioner (FrozenVariance, for one) needs the first stage's "
+          "denominator, and the first preconditioner has no denominator(e)");
       const float denominator = first.preconditioner.denominator(first.to_preconditioner(i));
       second.preconditioner.carry(e, keep_if(!left_out, denominator));
       if (!tries) e.write_back();

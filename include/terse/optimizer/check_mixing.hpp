@@ -12,7 +12,7 @@
 // Checks that a method of decentralized SGD converges on a graph: properties of types are checked at compile time, properties of
 // the matrix when an optimizer is constructed.
 
-namespace terse {
+namespace terse::detail {
 
 /// Checks that method M converges on the graph of topology P, with packets compressed by C with feedback F; otherwise reports the
 /// reason by static_assert. graph::Unchecked overrides it.
@@ -29,12 +29,11 @@ constexpr bool check_mixing() {
       any || !graph::Traits<G>::push_sum || M::facts.allows_push_sum,
       "terse: push-sum weights are for StochasticGradientPush (AdaptThenCombine); this method needs a "
       "doubly stochastic graph");
-  static_assert(
-      any || !M::facts.needs_fixed_symmetric || (G::fixed && G::symmetric),
-      "terse: momentum on the mixture (DecentLaM, momentum consensus) and exact diffusion (D2) need a graph "
-      "that is fixed and symmetric: on directed graphs, or those that change from step to step, they diverge "
-      "whatever the learning rate, by up to 25 % a step. Use Gossip, or QuasiGlobal momentum (QgDmSgd) or "
-      "GradientTracking on this graph");
+  static_assert(any || !M::facts.needs_fixed_symmetric || (G::fixed && G::symmetric),
+                "terse: momentum on the mixture (DecentLaM, momentum consensus) and exact diffusion (D2) "
+                "need a graph that is fixed and symmetric: on directed graphs, or those that change from "
+                "step to step, they diverge at any learning rate, by up to 25 % a step. Use Gossip, or "
+                "QuasiGlobal momentum (QgDmSgd) or GradientTracking on this graph");
   static_assert(
       any || !M::facts.needs_spectrum || graph::Traits<G>::spectrum_above_minus_third ||
           graph::Traits<G>::known_at_construction,
@@ -49,8 +48,6 @@ constexpr bool check_mixing() {
                 "terse: push-sum weights and compressed packets are not covered by any method here");
   return true;
 }
-
-namespace detail {
 
 /// Checks that C compresses whole models, before a feedback is chosen for it.
 template <class C>
@@ -100,6 +97,4 @@ void check_spectrum(const M& rule, const P& topology, int size, int rank) {
   }
 }
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

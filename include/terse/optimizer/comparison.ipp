@@ -19,7 +19,7 @@ TERSE_CORE void throw_other_start(const Apart& apart, int rank) {
 TERSE_CORE void throw_drifted(const Apart& apart, std::uint64_t compared, int rank, std::uint64_t step) {
   const std::string last =
       compared == 0 ? "this is the first comparison"
-                    : sentence("were alike after step %llu", static_cast<unsigned long long>(compared));
+                    : sentence("were equal after step %llu", static_cast<unsigned long long>(compared));
   throw mismatch_error(
       sentence("rank %d has drifted: its %s differ from rank %d's in '%s', and %s. Load a checkpoint; "
                "packets can have checksums (check_payload)",

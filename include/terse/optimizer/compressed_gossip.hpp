@@ -24,11 +24,11 @@ namespace terse {
 /// of neighbours; so the graph must be fixed. Source: Koloskova, Stich and Jaggi, ICML 2019, algorithm 2, in the memory-efficient
 /// form of Koloskova et al., ICLR 2020.
 template <class... Ps>
-using ChocoSgd =
-    MixingFrom<TakesDirection,
-               Policies<AdaptThenCombine<PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
-                        TopK<>, Difference>,
-               Ps...>;
+using ChocoSgd = MixingFrom<
+    TakesDirection,
+    Policies<AdaptThenCombine<detail::PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
+             TopK<>, Difference>,
+    Ps...>;
 
 /// DeepSqueeze: compressed parameters with error feedback,
 ///
@@ -38,11 +38,11 @@ using ChocoSgd =
 /// State: the error. Source: Tang et al., "DeepSqueeze: decentralization meets error-compensated compression", 2019,
 /// algorithm 1.
 template <class... Ps>
-using DeepSqueeze =
-    MixingFrom<TakesDirection,
-               Policies<AdaptThenCombine<PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
-                        TopK<>, Residual>,
-               Ps...>;
+using DeepSqueeze = MixingFrom<
+    TakesDirection,
+    Policies<AdaptThenCombine<detail::PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
+             TopK<>, Residual>,
+    Ps...>;
 
 /// DCD-PSGD: see DifferenceDescent. C must be unbiased and precise (8 bits, say): there is no error feedback and no
 /// consensus rate. Source: Tang et al., "Communication compression for decentralized training", NeurIPS 2018,

@@ -6,6 +6,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of DeMo.
 template <class C, class F, class T>
 struct DeMoOf {
@@ -37,6 +39,8 @@ struct DeMoOf {
   }
 };
 
+}  // namespace recipes
+
 /// DeMo: each rank sends the largest cosine coefficients of each tile of its momentum, and subtracts them from it. All ranks
 /// step by the sign of their mean:
 ///
@@ -51,6 +55,6 @@ struct DeMoOf {
 ///
 /// Source: Peng, Quesnelle and Kingma, "DeMo: decoupled momentum optimization", arXiv 2411.19870, 2024, algorithm 1.
 template <class... Ps>
-using DeMo = Sorted<DeMoOf, TakesMeans, Policies<Dct<>, AllGather, Residual>, Ps...>;
+using DeMo = Sorted<recipes::DeMoOf, TakesMeans, Policies<Dct<>, AllGather, Residual>, Ps...>;
 
 }  // namespace terse

@@ -11,6 +11,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Dion.
 template <class C, class F, class T>
 struct DionOf {
@@ -39,6 +41,8 @@ struct DionOf {
   }
 };
 
+}  // namespace recipes
+
 /// Dion: each rank sends two factors of R columns of its momentum M_i for each hidden matrix of rows x columns, see
 /// Segment::hidden. All ranks step along the orthonormal direction that the factors span:
 ///
@@ -55,6 +59,6 @@ struct DionOf {
 /// R columns floats for each matrix. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
 /// orthonormalized updates", 2025 (arXiv 2504.05295), algorithm 1.
 template <int R = 16, class... Ps>
-using Dion = Sorted<DionOf, TakesMeans, Policies<DionDirection<R>, MomentumResidual>, Ps...>;
+using Dion = Sorted<recipes::DionOf, TakesMeans, Policies<DionDirection<R>, MomentumResidual>, Ps...>;
 
 }  // namespace terse

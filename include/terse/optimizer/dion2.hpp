@@ -10,6 +10,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Dion2.
 template <class P, class C, class F, class T>
 struct Dion2Of {
@@ -37,6 +39,8 @@ struct Dion2Of {
   }
 };
 
+}  // namespace recipes
+
 /// Dion2: Muon on a part of each hidden matrix, see Segment::hidden. With the mean gradient g of a matrix that has no more rows
 /// than columns (otherwise columns take the place of rows):
 ///
@@ -53,7 +57,7 @@ struct Dion2Of {
 /// only the matrix products become smaller. State: 2 n floats, n for the steps between the sweeps, and those of OrthogonalRows.
 /// Source: Ahn, Amsel and Langford, "Dion2: a simple method to shrink matrix in Muon", 2025 (arXiv 2512.16928).
 template <class... Ps>
-using Dion2 = Sorted<Dion2Of,
+using Dion2 = Sorted<recipes::Dion2Of,
                      Takes<PolicyKind::preconditioner, PolicyKind::compressor, PolicyKind::error_feedback,
                            PolicyKind::topology>,
                      Policies<OrthogonalRows<4>>, Ps...>;

@@ -7,6 +7,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of DistributedLion and AveragedLion.
 template <class Outcome>
 struct DistributedLionBy {
@@ -27,6 +29,8 @@ struct DistributedLionBy {
   };
 };
 
+}  // namespace recipes
+
 /// Distributed Lion by majority vote: each rank sends the sign of its own Lion step (two bits per element), and all ranks step
 /// by the sign of the sum (two bits per element). At a tie an element does not move. Rates and decay as Lion's. State: n floats,
 /// which differ between ranks. The vote is exact over ScatterGather, whose owners forward the sign of the sum, and over AllGather.
@@ -34,13 +38,13 @@ struct DistributedLionBy {
 /// Source: Liu et al., "Communication efficient distributed training with distributed Lion", NeurIPS 2024 (arXiv 2404.00438),
 /// algorithm 1, "MaVo".
 template <class... Ps>
-using DistributedLion = Sorted<DistributedLionBy<Counted<>>::Of, TakesMeans,
+using DistributedLion = Sorted<recipes::DistributedLionBy<Counted<>>::Of, TakesMeans,
                                Policies<Unchecked<UnitTernary>, NoErrorFeedback, ScatterGather>, Ps...>;
 
 /// Distributed Lion by the mean of the votes, which is exact in integers: the paper's "Avg". Each rank sends its votes to all
 /// others, two bits per element.
 template <class... Ps>
-using AveragedLion = Sorted<DistributedLionBy<Averaged>::Of, TakesMeans,
+using AveragedLion = Sorted<recipes::DistributedLionBy<Averaged>::Of, TakesMeans,
                             Policies<Unchecked<UnitTernary>, NoErrorFeedback, AllGather>, Ps...>;
 
 }  // namespace terse

@@ -17,16 +17,12 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 
-namespace terse {
-
-namespace detail {
+namespace terse::detail {
 
 /// Implements agree_on_fingerprint for a recipe's name and hyper-parameters.
 TERSE_COLD std::uint64_t agree_on_setup(Channel& channel, const Layout& layout, const std::string& recipe,
                                         const SettingsList& settings, const Options& options,
                                         std::uint64_t numerics);
-
-}  // namespace detail
 
 /// Compares the setup that must be equal on all ranks, including `numerics` of their executors, and returns its hash. Collective.
 /// Throws a mismatch_error that names the first field that differs, and the rank. Throws usage_error if the arithmetic of all ranks
@@ -35,11 +31,11 @@ template <class R>
 TERSE_COLD std::uint64_t agree_on_fingerprint(Channel& channel, const Layout& layout, const R& recipe,
                                               const Options& options, std::uint64_t numerics) {
   SettingsList settings;
-  composed(recipe).settings(detail::SettingsVisitor(settings));
-  return detail::agree_on_setup(channel, layout, type_name<R>(), settings, options, numerics);
+  composed(recipe).settings(SettingsVisitor(settings));
+  return agree_on_setup(channel, layout, type_name<R>(), settings, options, numerics);
 }
 
-}  // namespace terse
+}  // namespace terse::detail
 
 #ifndef TERSE_SEPARATE
 #include "terse/optimizer/fingerprint.ipp"

@@ -33,11 +33,10 @@ TERSE_CORE void refuse_settings(int id, const SettingsList& theirs, const Settin
     return i == list.names.size() ? "no more of them"
                                   : sentence("%s %.9g", list.names[i].c_str(), list.values[i]);
   };
-  throw usage_error(
-      "group " + std::to_string(id) + " has " + say(theirs) + ", and group 0 " + say(own) +
-      ": what belongs to whole steps (compressor, error feedback, topology, periods, the end of a first "
-      "stage) is alike in all groups, and so is the learning rate where errors or outer steps follow it; "
-      "set it in optimizer.recipe and in each optimizer.group(id)");
+  throw usage_error("group " + std::to_string(id) + " has " + say(theirs) + ", and group 0 " + say(own) +
+                    ": settings of whole steps (compressor, error feedback, topology, periods, the end of a "
+                    "first stage) must be equal in all groups, and so must the learning rate if errors or "
+                    "outer steps follow it; set them in optimizer.recipe and in each optimizer.group(id)");
 }
 
 }  // namespace terse::detail

@@ -16,12 +16,11 @@ TERSE_CORE void check_options(const Options& options, bool on_device, bool ever_
   if (on_device && options.check_payload)
     throw usage_error(
         "check_payload is for packets in the host's memory: a device's have no checksum of their payload. "
-        "Use a host executor, or leave it away");
+        "Use a host executor, or don't set it");
   if (!ever_alike && options.compare_every > 0)
     throw usage_error(
         "compare_every is for methods whose ranks hold the same parameters, in each step or when they "
-        "meet; "
-        "with this recipe they differ by design");
+        "synchronize; with this recipe they differ by design");
 }
 
 TERSE_CORE void check_layout(const Layout& layout, int rank) {

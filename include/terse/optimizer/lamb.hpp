@@ -7,6 +7,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Lamb.
 template <class C, class F, class T>
 struct LambOf {
@@ -30,6 +32,8 @@ struct LambOf {
   }
 };
 
+}  // namespace recipes
+
 /// LAMB: Adam with layer-wise rates, on the mean gradient. With u Adam's step without weight decay, for each segment
 ///
 ///     c = clamp(||x|| / ||u + weight_decay x||, min_coefficient, max_coefficient)       1 where a norm is 0
@@ -39,6 +43,6 @@ struct LambOf {
 /// norms, one for the update. Wire: as Adam. Source: You et al., "Large batch optimization for deep learning: training BERT
 /// in 76 minutes", ICLR 2020, algorithm 2.
 template <class... Ps>
-using Lamb = Sorted<LambOf, TakesMeans, Policies<>, Ps...>;
+using Lamb = Sorted<recipes::LambOf, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

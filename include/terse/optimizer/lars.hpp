@@ -6,6 +6,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Lars.
 template <class C, class F, class T>
 struct LarsOf {
@@ -25,12 +27,14 @@ struct LarsOf {
   }
 };
 
+}  // namespace recipes
+
 /// Parallel momentum SGD with layer-wise rates (PmSGD + LARS), on the mean gradient, see LarsRates.
 ///
 /// State: n floats of velocity, and n for the mean. Passes, in addition to those of the average: two that read for the norms,
 /// one for the update. Wire: as MomentumSgd. Source: You, Gitman and Ginsburg, "Large batch training of convolutional
 /// networks", 2017, algorithm 1.
 template <class... Ps>
-using Lars = Sorted<LarsOf, TakesMeans, Policies<>, Ps...>;
+using Lars = Sorted<recipes::LarsOf, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

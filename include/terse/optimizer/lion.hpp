@@ -6,6 +6,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Lion.
 template <class C, class F, class T>
 struct LionOf {
@@ -21,6 +23,8 @@ struct LionOf {
   auto composition() const { return averaging_of(*this, LionInterpolation{beta1, beta2}, SignStep{}); }
 };
 
+}  // namespace recipes
+
 /// Lion: steps along the sign of an interpolated momentum, with decoupled weight decay:
 ///
 ///     x = x - learning_rate (sign(beta1 m + (1 - beta1) g) + weight_decay x)          m = beta2 m + (1 - beta2) g
@@ -29,6 +33,6 @@ struct LionOf {
 /// State: n floats. Wire: as Adam. Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023,
 /// algorithm 2.
 template <class... Ps>
-using Lion = Sorted<LionOf, TakesMeans, Policies<>, Ps...>;
+using Lion = Sorted<recipes::LionOf, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

@@ -23,7 +23,8 @@ namespace terse {
 template <class... Ps>
 using MoniquaSgd = MixingFrom<
     TakesDirection,
-    Policies<AdaptWithCombine<PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>, Moniqua<8>>,
+    Policies<AdaptWithCombine<detail::PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
+             Moniqua<8>>,
     Ps...>;
 
 }  // namespace terse

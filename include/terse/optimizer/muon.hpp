@@ -8,6 +8,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Muon.
 template <class P, class C, class F, class T>
 struct MuonOf {
@@ -35,6 +37,8 @@ struct MuonOf {
   }
 };
 
+}  // namespace recipes
+
 /// Muon: orthogonalized momentum (all singular values about 1) for hidden matrices of rows x columns, see Segment::hidden. g is
 /// the mean gradient:
 ///
@@ -48,7 +52,7 @@ struct MuonOf {
 /// networks", 2024; scale and weight decay: Liu et al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982),
 /// section 2.2.
 template <class... Ps>
-using Muon = Sorted<MuonOf,
+using Muon = Sorted<recipes::MuonOf,
                     Takes<PolicyKind::preconditioner, PolicyKind::compressor, PolicyKind::error_feedback,
                           PolicyKind::topology>,
                     Policies<NewtonSchulz>, Ps...>;

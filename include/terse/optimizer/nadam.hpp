@@ -6,6 +6,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of Nadam.
 template <class C, class F, class T>
 struct NadamOf {
@@ -25,6 +27,8 @@ struct NadamOf {
   }
 };
 
+}  // namespace recipes
+
 /// NAdam: Adam with Nesterov's momentum, see NesterovAverage, and with decoupled weight decay:
 ///
 ///     x = x - learning_rate (d / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay x)
@@ -39,6 +43,6 @@ struct NadamOf {
 /// State: 2 n floats. Wire: as Adam. Source: Dozat, "Incorporating Nesterov momentum into Adam", ICLR workshop 2016,
 /// algorithm 2; torch.optim.NAdam.
 template <class... Ps>
-using Nadam = Sorted<NadamOf, TakesMeans, Policies<>, Ps...>;
+using Nadam = Sorted<recipes::NadamOf, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

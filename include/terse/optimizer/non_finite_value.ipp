@@ -38,7 +38,7 @@ TERSE_CORE void throw_non_finite(const NonFiniteValue& found, const Layout& layo
            (std::isfinite(found.value) ? ", beyond 2^63, where squares overflow" : "");
   else
     text = "a message or a sum of " + who +
-           " is not finite (NaN, infinity, or beyond what squares or its compressor can hold)" +
+           " is not finite (NaN, infinity, or too large for squares or its compressor)" +
            (known ? ", though its gradient and parameters are. Lower the learning rate or gradient_scale"
                   : ": look at the gradient and the parameters of that rank");
   if (lost != nullptr) text += std::string("; the step ended by \"") + lost + "\"";

@@ -22,9 +22,8 @@ template <class Hidden, class Other>
 struct OnHidden {
   static_assert((MomentumCorrection<Hidden> && MomentumCorrection<Other>) ||
                     (Preconditioner<Hidden> && Preconditioner<Other>),
-                "terse: OnHidden takes two momentum corrections or two preconditioners: what hidden matrices "
-                "get, and what "
-                "all other segments get");
+                "terse: OnHidden takes two momentum corrections or two preconditioners: the first for hidden "
+                "matrices, the second for all other segments");
 };
 
 TERSE_NUMERICS_BEGIN
@@ -139,8 +138,7 @@ struct OnHidden<A, B> : detail::Either<A, B> {
         !requires(const typename A::template Rule<Real>& a, const SomeElement<Real>& e) { a.message(e); } &&
             !requires(const typename B::template Rule<Real>& b, const SomeElement<Real>& e) { b.message(e); },
         "terse: OnHidden takes momentum corrections that send the gradient (HeavyBall, ExponentialAverage): "
-        "what "
-        "ranks send of a segment does not depend on whether it is hidden");
+        "the message must not depend on whether a segment is hidden");
     template <class Element>
     TERSE_HD Real direction(const Element& e, Real mean) const {
       return e.hidden() ? this->on_hidden.direction(this->first(e), mean)
@@ -175,7 +173,7 @@ struct OnHidden<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
       "terse: OnHidden takes preconditioners of elements and, for hidden matrices, of whole matrices "
       "(NewtonSchulz); LayerWise measures all layers");
   static_assert(!A::facts.continues_first_stage && !B::facts.continues_first_stage,
-                "terse: OnHidden takes no preconditioner that goes on with what a first stage has learned");
+                "terse: OnHidden takes no preconditioner that continues from a first stage");
   static constexpr PreconditionerFacts facts{
       .layer_wise = A::facts.layer_wise,
       .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero,

@@ -8,10 +8,12 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of OneBitAdam.
 template <class C, class F, class T, class P>
 struct OneBitAdamOf {
-  static_assert(check_freezes<P>());
+  static_assert(detail::check_freezes<P>());
 
   float learning_rate = 1e-3F;   ///< step size; may change between steps
   float beta1 = 0.9F;            ///< decay rate of the momentum; in [0, 1)
@@ -43,6 +45,8 @@ struct OneBitAdamOf {
   }
 };
 
+}  // namespace recipes
+
 /// 1-bit Adam: Adam without bias correction until the variance is frozen; then momentum, compressed with error feedback, over
 /// the frozen variance.
 ///
@@ -69,7 +73,7 @@ struct OneBitAdamOf {
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
 /// Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see FrozenVariance.
 template <class... Ps>
-using OneBitAdam = Sorted<OneBitAdamOf,
+using OneBitAdam = Sorted<recipes::OneBitAdamOf,
                           Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology,
                                 PolicyKind::preconditioner>,
                           Policies<Sign, Residual, FrozenVariance>, Ps...>;

@@ -9,10 +9,12 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of OneBitLamb.
 template <class C, class F, class T, class P>
 struct OneBitLambOf {
-  static_assert(check_freezes<P>());
+  static_assert(detail::check_freezes<P>());
 
   float learning_rate = 1e-3F;    ///< step size; may change between steps
   float beta1 = 0.9F;             ///< decay rate of the momentum; in [0, 1)
@@ -52,6 +54,8 @@ struct OneBitLambOf {
   }
 };
 
+}  // namespace recipes
+
 /// 1-bit LAMB: LAMB without bias correction until the variance is frozen; then compressed momentum over the frozen variance.
 /// The momentum is scaled to one size in all layers (BalancedAverage). The layer-wise coefficients are frozen, too, but slowly
 /// follow a fresh variance (FrozenLayerRates). Segments with `compress == false` use LAMB throughout. With `bias_correction` the
@@ -65,7 +69,7 @@ struct OneBitLambOf {
 /// Source: Li et al., "1-bit LAMB: communication efficient large-scale large-batch training with LAMB's convergence
 /// speed", HiPC 2022 (arXiv 2104.06069), algorithm 1; `update_clip` is ours, see FrozenVariance.
 template <class... Ps>
-using OneBitLamb = Sorted<OneBitLambOf,
+using OneBitLamb = Sorted<recipes::OneBitLambOf,
                           Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology,
                                 PolicyKind::preconditioner>,
                           Policies<Sign, Residual, FrozenVariance>, Ps...>;

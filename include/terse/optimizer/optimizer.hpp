@@ -48,8 +48,8 @@ class Optimizer {
   static_assert(check_recipe<R>() && check_steps<R, T, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
-  using State = typename Composed<R>::template State<E>;
-  static_assert(scalars_of<R>() <= StepScalars::most_own,
+  using State = typename detail::Composed<R>::template State<E>;
+  static_assert(detail::scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
   using Masters = detail::Masters<E, P>;
 
@@ -142,7 +142,8 @@ class Optimizer {
   /// Writes the parameters for evaluation in fp32, for recipes in which they are not the parameters of the steps. No communication.
   /// Throws usage_error for a view of the wrong size.
   template <class Which>
-  void read_out(Which which, out<E> to) const requires detail::ReadsOut<Composed<R>, State, E, Which> {
+  void read_out(Which which,
+                out<E> to) const requires detail::ReadsOut<detail::Composed<R>, State, E, Which> {
     detail::StepGuard{rank(), steps_}.check_size(to.size(), "read-out", layout_);
     composed(recipe).read_out(executor_, state_, which, to);
   }
@@ -167,7 +168,7 @@ class Optimizer {
   /// Sets the learning rate from the next step on, to the same value on all ranks: `recipe.learning_rate`, in nested recipes that of
   /// the innermost.
   void learning_rate(float rate) { set_learning_rate(recipe, rate); }
-  float learning_rate() const { return learning_rate_of(recipe); }
+  float learning_rate() const { return detail::learning_rate_of(recipe); }
   /// Sets a segment's scales of the recipe's learning rate and weight decay, from the next step on, to the same values on all ranks
   /// (other packets are refused). A checkpoint contains the scales it was saved with; a run that resumes from it must set the same
   /// scales before it loads. Throws usage_error for a name that no segment has, scales that are negative or not finite, and between
@@ -227,7 +228,7 @@ class Optimizer {
   StepInput<E, N> input_of(out<E, P> parameters, in<E, G> gradients) {
     failure_.rethrow();
     detail::check_processor(rank(), steps_ + 1);
-    check_values(recipe);
+    detail::check_values(recipe);
     groups_.check(recipe);
     guard().check_size(parameters.size(), "parameters", layout_);
     guard().check_size(gradients.size(), "gradients", layout_);

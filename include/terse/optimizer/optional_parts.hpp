@@ -8,7 +8,7 @@
 
 // The optional members of a recipe, see Recipe, and their defaults for recipes without them.
 
-namespace terse {
+namespace terse::detail {
 
 /// Returns the number of places of StepScalars::own that a recipe takes, including those of inner recipes.
 template <class R>
@@ -18,8 +18,6 @@ constexpr int scalars_of() {
   else
     return 0;
 }
-
-namespace detail {
 
 /// Checks whether a recipe wraps an inner recipe.
 template <class R>
@@ -123,6 +121,4 @@ concept ReadsOut = requires(const R& recipe, const State& state, E executor, Whi
   recipe.read_out(executor, state, which, to);
 };
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

@@ -14,10 +14,14 @@
 
 namespace terse {
 
+namespace detail {
+
 /// Prints a warning on standard error.
 TERSE_COLD inline void print_warning(const std::string& sentence) {
   std::fprintf(stderr, "terse: warning: %s\n", sentence.c_str());
 }
+
+}  // namespace detail
 
 /// Options of a whole run, the same on all ranks.
 struct Options {
@@ -47,7 +51,7 @@ struct Options {
   float most_masked = 0.01F;
   /// Function that is called on rank 0, at construction, with a warning about a setup that works but is hardly intended: tensors so
   /// small that compressed steps send more than exact ones. nullptr: no warnings.
-  void (*warn)(const std::string& sentence) = &print_warning;
+  void (*warn)(const std::string& sentence) = &detail::print_warning;
 
   bool clips() const { return clip_norm < std::numeric_limits<float>::infinity(); }
 };

@@ -17,6 +17,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// Decentralized SGD: each rank mixes its parameters with those of its neighbours in a graph. Rule M determines the order and
 /// the momentum. Members of this family: DSgd, DmSgd, DaDmSgd, AwcDmSgd, DecentLaM, QgDmSgd, D2, GradientTracking,
 /// MomentumTracking, MomentumConsensus, StochasticGradientPush, ChocoSgd, DeepSqueeze, DcdSgd, MoniquaSgd and Beer.
@@ -38,7 +40,7 @@ namespace terse {
 template <class M, class P, class C, class F, class Decay>
 struct ParameterMixingOf {
   static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
-                check_mixing<M, P, C, F>());
+                detail::check_mixing<M, P, C, F>());
   static_assert(
       C::lossless || !Decay::coupled || M::facts.vectors == 1 || M::facts.second_by_difference,
       "terse: compressed, this method's second vector is worked out again after x has changed, and with "
@@ -54,8 +56,8 @@ struct ParameterMixingOf {
   F error_feedback{};               ///< handling of the compression error
 
   void check() const {
-    check_rate("learning_rate", learning_rate);
-    check_rate("weight_decay", weight_decay);
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_rate("weight_decay", weight_decay);
     require(consensus_rate > 0 && consensus_rate <= 1, "consensus_rate must be in (0, 1]",
             static_cast<double>(consensus_rate));
     detail::check_policy(momentum_correction);
@@ -114,7 +116,7 @@ struct ParameterMixingOf {
   void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     if (average_every > 0 && !state.exact)
       throw usage_error(
-          "average_every was 0 when this optimizer was made, so that nothing is there to average with",
+          "average_every was 0 when this optimizer was constructed, so it has no exchange for exact averages",
           state.rank, static_cast<std::int64_t>(input.context.step));
     state.rates.set(input.executor, input.layout, learning_rate, weight_decay);
     now.own[0] = detail::rate_ratio(momentum_correction, learning_rate, state.last_rate, input.context.step);
@@ -146,7 +148,7 @@ struct ParameterMixingOf {
       if (!state.begun)
         throw usage_error(
             "CombineThenAdapt takes gradients at the mixture: call begin(parameters) before each step, and "
-            "compute the gradient at what it leaves there",
+            "compute the gradient at the parameters that it writes",
             state.rank, static_cast<std::int64_t>(input.context.step));
       for_each(input.executor, state.range,
                detail::Adapt<Rule, View<N>>{rule_of<float>(momentum_correction),
@@ -222,6 +224,8 @@ struct ParameterMixingOf {
   }
 };
 
+}  // namespace recipes
+
 namespace detail {
 
 template <class C>
@@ -240,11 +244,10 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
       count_of<PolicyKind::mixing_rule, Ps...> == 0 || count_of<PolicyKind::local_direction, Ps...> == 0,
       "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");
   using Direction = Either<PolicyKind::local_direction, GradientDirection>;
-  using type =
-      typename Make<sound, ParameterMixingOf, Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
-                    Either<PolicyKind::topology, Gossip>, C,
-                    Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
-                    Either<PolicyKind::weight_decay, DecoupledDecay>>::type;
+  using type = typename Make<
+      sound, recipes::ParameterMixingOf, Either<PolicyKind::mixing_rule, AdaptThenCombine<Direction>>,
+      Either<PolicyKind::topology, Gossip>, C, Either<PolicyKind::error_feedback, MixingFeedbackFor<C>>,
+      Either<PolicyKind::weight_decay, DecoupledDecay>>::type;
 };
 
 }  // namespace detail

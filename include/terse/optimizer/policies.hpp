@@ -29,6 +29,8 @@ enum class PolicyKind {
   block
 };
 
+namespace detail {
+
 /// Returns the kind of a policy, by the one member that no other kind has. The kind's check_...() reports other missing members.
 template <class P>
 constexpr PolicyKind kind_of() {
@@ -59,6 +61,8 @@ constexpr PolicyKind kind_of() {
   else
     return PolicyKind::none;
 }
+
+}  // namespace detail
 
 /// A list of policies in any order.
 template <class... Ps>
@@ -120,14 +124,13 @@ struct Given {
   static constexpr bool check() {
     constexpr bool quantizers = (... || (kind_of<Ps>() == PolicyKind::none && is_quantizer<Ps>));
     static_assert(!quantizers,
-                  "terse: a quantizer stands where a compressor is expected, which Packed makes of it: "
+                  "terse: this argument is a quantizer, not a compressor. Packed makes a compressor of it: "
                   "Packed<Quantizer, PerSegment>, or another Granularity");
-    static_assert(
-        (... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps> || is_quantizer<Ps>)),
-        "terse: one of this optimizer's arguments is no policy: nothing in it says its kind, neither `facts` "
-        "(of a MomentumCorrection, Preconditioner, MixingRule or local direction) nor `lossless` (of a "
-        "Compressor), `corrects` (ErrorFeedback), `recompresses` (Topology), `coupled` (weight decay) or "
-        "`regular` (graph)");
+    static_assert((... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps> || is_quantizer<Ps>)),
+                  "terse: one of this optimizer's arguments is not a policy: it has none of the members that "
+                  "tell its kind, neither `facts` (of a MomentumCorrection, Preconditioner, MixingRule or "
+                  "local direction) nor `lossless` (of a Compressor), `corrects` (ErrorFeedback), "
+                  "`recompresses` (Topology), `coupled` (weight decay) or `regular` (graph)");
     static_assert(count_of<PolicyKind::momentum_correction, Ps...> <= 1,
                   "terse: this optimizer takes one MomentumCorrection and has been given two");
     static_assert(count_of<PolicyKind::preconditioner, Ps...> <= 1,
@@ -154,15 +157,11 @@ struct Given {
                   "terse: this optimizer takes one of Block and has been given two");
     static_assert(
         (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
-        "terse: this optimizer has been given a policy of a kind that is fixed by its name: its "
-        "documentation says which it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
+        "terse: this named optimizer fixes a policy of this kind and takes no other: see its documentation "
+        "for the kinds that it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
     return (!quantizers && ... && check_kind<Ps>());
   }
 };
-
-}  // namespace detail
-
-namespace detail {
 
 /// A placeholder for an optimizer whose policies don't fit; the error has been reported.
 struct Misused {};
@@ -179,11 +178,11 @@ struct Make<true, Of, Ps...> {
   using type = Of<Ps...>;
 };
 
-}  // namespace detail
-
 /// The policy of kind K among these, or else the default.
 template <PolicyKind K, class Default, class... Ps>
-using PickPolicy = typename detail::Find<K, Default, Ps...>::type;
+using PickPolicy = typename Find<K, Default, Ps...>::type;
+
+}  // namespace detail
 
 /// The kinds that an optimizer takes, in the order of its template's parameters.
 template <PolicyKind... Kinds>

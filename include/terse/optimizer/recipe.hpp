@@ -109,11 +109,12 @@ decltype(auto) composed(const R& recipe) {
     return (recipe);
   }
 }
+
+namespace detail {
+
 /// The type of composed(recipe) for a recipe of type R.
 template <class R>
 using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
-
-namespace detail {
 
 /// The types of an optimizer, for a recipe's check.
 template <class R, class E, class N>
@@ -164,8 +165,8 @@ constexpr void check_bottom() {
         "terse: a recipe's State needs `bool full_precision() const`, whether the next step averages "
         "gradients exactly");
     static_assert(Prepares<Bottom, S>,
-                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, what the host "
-                  "works out for a step");
+                  "terse: a recipe needs `void prepare(input, state, StepScalars& now) const`, which "
+                  "computes the host's values for a step");
     static_assert(Enqueues<Bottom, S>, "terse: a recipe needs `void enqueue(input, state) const`, the step");
     static_assert(
         Completes<Bottom, S>,
@@ -180,16 +181,18 @@ constexpr void check_bottom() {
 template <class R, class T, class E, class N>
 constexpr bool check_steps() {
   if constexpr (Transport<T> && Recipe<R>) {
-    static_assert(check_on<Composed<R>, T>());
-    detail::check_bottom<Composed<R>, E, N>();
+    static_assert(check_on<detail::Composed<R>, T>());
+    detail::check_bottom<detail::Composed<R>, E, N>();
   }
   return true;
 }
 
+namespace detail {
+
 /// Throws usage_error for invalid values of a recipe and of all its compositions.
 template <class R>
 void check_values(const R& recipe) {
-  detail::check_policy(recipe);
+  check_policy(recipe);
   if constexpr (requires { recipe.composition(); }) check_values(recipe.composition());
 }
 
@@ -204,6 +207,9 @@ float learning_rate_of(const R& recipe) {
   else
     return recipe.learning_rate;
 }
+
+}  // namespace detail
+
 /// Sets the learning rate of a recipe, in two stages that of both.
 template <class R>
 void set_learning_rate(R& recipe, float rate) {
@@ -240,7 +246,9 @@ inline float clip_factor(double norm, float clip_norm) {
 
 /// The exchange that averages gradients exactly: the full-precision stage of every recipe.
 template <Topology P, Executor E>
-using DenseExchange = Exchange<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
+using DenseExchange = Exchange<Dense, NoErrorFeedback, detail::DenseTopologyOf<P>, E>;
+
+namespace detail {
 
 /// Opens the round of average_gradients, see Exchange::open.
 template <class X, Executor E, class N>
@@ -248,19 +256,23 @@ void open_average(X& exchange, const StepInput<E, N>& input) {
   const ScaledGradient gradient{input.gradients, input.context.now};
   exchange.open(input.context, {}, Message{gradient, gradient});
 }
+
 /// Averages the message `said`, clips the mean if asked, and passes it to `use`, an update with a `gradient_factor`.
 template <class X, Executor E, class N, class Said, class Use>
 void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said, Use use) {
   exchange.start(input.context, {}, Message{said, said});
   exchange.arrive();
   use.gradient_factor =
-      std::isfinite(input.clip_norm) ? detail::clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
+      std::isfinite(input.clip_norm) ? clip_factor(exchange.mean_norm(), input.clip_norm) : 1.0F;
   exchange.consume(Message{use, use});
 }
+
+}  // namespace detail
+
 /// Averages the gradient, clips the mean if asked, and passes it to `use`.
 template <class X, Executor E, class N, class Use>
 void average_gradients(X& exchange, const StepInput<E, N>& input, const Use& use) {
-  average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);
+  detail::average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);
 }
 
 }  // namespace terse

@@ -5,6 +5,8 @@
 
 namespace terse {
 
+namespace recipes {
+
 /// The hyper-parameters and policies of RmsProp.
 template <class C, class F, class T>
 struct RmsPropOf {
@@ -20,11 +22,13 @@ struct RmsPropOf {
   auto composition() const { return averaging_of(*this, NoMomentum{}, AdamVariance{beta, epsilon, false}); }
 };
 
+}  // namespace recipes
+
 /// RMSProp on the mean gradient g, with decoupled weight decay: v = beta v + (1 - beta) g^2;
 /// x = x - learning_rate (g / (sqrt(v) + epsilon) + weight_decay x).
 ///
 /// State: n floats. Wire: as Adam. Source: Tieleman and Hinton, "Lecture 6.5 - rmsprop", 2012.
 template <class... Ps>
-using RmsProp = Sorted<RmsPropOf, TakesMeans, Policies<>, Ps...>;
+using RmsProp = Sorted<recipes::RmsPropOf, TakesMeans, Policies<>, Ps...>;
 
 }  // namespace terse

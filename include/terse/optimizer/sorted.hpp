@@ -14,6 +14,8 @@
 
 namespace terse {
 
+namespace detail {
+
 /// Checks whether a mean over all ranks can be computed by these policies.
 template <class C, class F, class T>
 constexpr bool check_means() {
@@ -28,10 +30,12 @@ template <class C, class F>
 constexpr bool check_own_errors() {
   static_assert(
       C::unbiased || Traits<F>::unchecked || !requires { typename F::OfOwners; },
-      "terse: under OwnersResidual what a rank does not send is lost, unless its optimizer keeps it, as "
+      "terse: OwnersResidual loses the unsent part of a rank's message, unless the optimizer keeps it, as "
       "CocktailSgd does. Use Residual");
   return true;
 }
+
+}  // namespace detail
 
 /// The kinds of policies that determine the mean over all ranks.
 using TakesMeans = Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>;

@@ -115,23 +115,20 @@ template <class First, class Second, class F, bool OneStage>
 constexpr bool check_stages() {
   using P1 = typename First::Preconditioner;
   using P2 = typename Second::Preconditioner;
-  static_assert(
-      !OneStage || !P2::facts.continues_first_stage,
-      "terse: this preconditioner (FrozenVariance, for one) goes on with what a first stage has learned: it "
-      "is for the second stage of a Staged");
-  static_assert(
-      OneStage || !starts_exactly<F>(),
-      "terse: the copies of Difference start anew from exact gradients after a step that failed, and the "
-      "second stage of a Staged has none. Use Residual");
+  static_assert(!OneStage || !P2::facts.continues_first_stage,
+                "terse: this preconditioner (FrozenVariance, for one) continues from the state of a first "
+                "stage: use it in the second stage of a Staged");
+  static_assert(OneStage || !starts_exactly<F>(),
+                "terse: after a failed step the copies of Difference restart from exact gradients, and the "
+                "second stage of a Staged has none. Use Residual");
   static_assert(
       share_no_name<typename First::Momentum, P1>() && share_no_name<typename Second::Momentum, P2>(),
       "terse: a momentum correction and a preconditioner call a buffer by the same name, and would write "
       "into one");
   static_assert(P1::facts.layer_wise == P2::facts.layer_wise &&
                     P1::facts.least_dimensions == P2::facts.least_dimensions,
-                "terse: both stages must be layer-wise, over the same layers, or none: what is kept between "
-                "the sweeps is "
-                "the same");
+                "terse: both stages must be layer-wise, over the same layers, or none: they share the values "
+                "between the sweeps");
   static_assert(OneStage || !(P1::facts.orthogonalizes || P2::facts.orthogonalizes),
                 "terse: a preconditioner that orthogonalizes (NewtonSchulz, PolarExpress) is for an "
                 "Averaging: of the two "

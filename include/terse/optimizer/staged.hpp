@@ -33,7 +33,7 @@ struct Staged {
         typename First::compressor_type;
         typename Second::compressor_type;
       },
-      "terse: a stage is an Averaging<...>; that of a named optimizer is what its composition() returns");
+      "terse: a stage is an Averaging<...>; composition() of a named optimizer returns one");
   static_assert(First::compressor_type::lossless, "terse: the first stage averages exactly");
   static_assert(!Second::compressor_type::lossless,
                 "terse: the second stage has a compressor: two exact stages are one");
@@ -44,7 +44,7 @@ struct Staged {
 
   void check() const {
     if (first.warmup_steps > 0 || second.warmup_steps > 0)
-      throw usage_error("warmup_steps of a stage must be 0: `when` says how long the first one lasts");
+      throw usage_error("warmup_steps of a stage must be 0: `when` sets the length of the first stage");
   }
   detail::TwoStages<typename First::Stage, typename Second::Stage, typename Second::compressor_type,
                     typename Second::error_feedback_type, typename Second::topology_type, When>

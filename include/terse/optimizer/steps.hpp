@@ -22,13 +22,14 @@ namespace terse {
 template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
                                             const Options& options, E executor, N)
-    : recipe((check_values(recipe_), std::move(recipe_))),
+    : recipe((detail::check_values(recipe_), std::move(recipe_))),
       options_((detail::check_options(options, GridExecutor<E>, detail::ever_alike<R>()), options)),
       layout_((detail::check_layout(layout, transport.rank()), layout)),
       executor_((detail::check_stream(transport, executor), executor)),
       transport_(transport.split(0, transport.rank())),
       channel_(transport_, &sent_),
-      fingerprint_(agree_on_fingerprint<R>(channel_, layout_, recipe, options_, numerics_of(executor_))),
+      fingerprint_(
+          detail::agree_on_fingerprint<R>(channel_, layout_, recipe, options_, numerics_of(executor_))),
       groups_(layout_, recipe),
       scalars_(groups_.recipes().size() + 1),
       norms_(channel_, executor_, layout_),
@@ -165,7 +166,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
   if (!begun_) begun_agreement_ = input.context.agreement;
   std::fill(ready_.begin(), ready_.end(), std::uint8_t{0});
-  if constexpr (detail::Opens<Composed<R>, State, E, N>) {
+  if constexpr (detail::Opens<detail::Composed<R>, State, E, N>) {
     if (waits_for_norm()) return;
     prepare(input, gradient_scale);
     composed(recipe).open(input, state_);
@@ -189,8 +190,8 @@ void Optimizer<R, T, E, N>::mask(in<E, std::uint8_t> elements) {
       guard().refuse("messages of a step are under way, and it has its mask: give another one between steps");
     if (!full_precision() && steps_ > 0)
       guard().refuse(
-          "the second stage has begun, and what takes part in it is settled: give the mask before that");
-    await_messages(channel());
+          "the second stage has begun, and its mask can't change any more: set the mask before that");
+    detail::await_messages(channel());
     masked_ = state_.leave_out(elements.data());
   }
 }
@@ -204,13 +205,13 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   if (open_.parameters == nullptr)
     guard().refuse("ready belongs between begin(parameters, gradients) and step");
   if (segment < 0 || segment >= static_cast<index_t>(ready_.size()))
-    guard().refuse("ready was told of segment " + std::to_string(segment) + ", and the layout has " +
+    guard().refuse("ready was called for segment " + std::to_string(segment) + ", and the layout has " +
                    std::to_string(ready_.size()));
   const auto place = static_cast<std::size_t>(segment);
   if (ready_[place] != 0)
-    guard().refuse("ready was told twice of segment '" + layout_.segments()[place].name + "'");
+    guard().refuse("ready was called twice for segment '" + layout_.segments()[place].name + "'");
   ready_[place] = 1;
-  if constexpr (detail::Opens<Composed<R>, State, E, N>)
+  if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) try {
         composed(recipe).allow(state_, segment);
       } catch (...) {
@@ -223,7 +224,7 @@ template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::progress() try {
   failure_.rethrow();
   const detail::Call call(detail::Verb::step, steps_ + 1);
-  if constexpr (detail::Opens<Composed<R>, State, E, N>)
+  if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) composed(recipe).progress(state_);
 } catch (...) {
   failure_.keep_any();
@@ -277,7 +278,7 @@ template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::rescale(std::string_view segment, float learning_rate_scale, float weight_decay) {
   if (begun()) guard().refuse("begin has sent messages of the next step: rescale before it, or after step");
   layout_.rescale(segment, learning_rate_scale, weight_decay);
-  rescaled_ = layout_hash(layout_);
+  rescaled_ = detail::layout_hash(layout_);
 }
 
 }  // namespace terse

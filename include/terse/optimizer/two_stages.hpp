@@ -38,7 +38,7 @@ struct TwoStages {
     if constexpr (Pair::P2::facts.continues_first_stage && requires { when.skipped(); })
       if (when.skipped())
         throw usage_error(
-            "the second stage goes on with what the first one has learned, and that lasts no step: `when` "
+            "the second stage continues from the first one's state, and the first stage has no step: `when` "
             "must be at least one step");
   }
   const char* unrecordable(const RecordUse& use, bool full_precision) const {
@@ -244,9 +244,10 @@ struct TwoStages {
     // The gradients have already been clipped.
     StepInput<E, N> unclipped = input;
     unclipped.clip_norm = std::numeric_limits<float>::infinity();
-    terse::average_exactly(*state.exact, unclipped, said_exactly(input, state),
-                           Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
-                               state.compressed->feedback(), compressed, exact, state.dense_table.data()});
+    terse::detail::average_exactly(
+        *state.exact, unclipped, said_exactly(input, state),
+        Reseeding<decltype(state.compressed->feedback()), Compressed, Exact>{
+            state.compressed->feedback(), compressed, exact, state.dense_table.data()});
   }
   template <Executor E, class N, class Use>
   static void average_exactly(const StepInput<E, N>& input, State<E>& state, const Use& use) {

@@ -108,6 +108,8 @@ struct ZeroOneState {
 
 }  // namespace detail
 
+namespace recipes {
+
 /// 0/1 Adam: updates the variance at growing intervals, and after its freeze synchronizes ranks at growing intervals.
 ///
 ///     steps 1 ... variance_freeze_step, synchronously
@@ -145,11 +147,10 @@ struct ZeroOneState {
 /// compressor, not after it, so that errors don't inflate m when the rate falls.
 template <class C, class F, class G>
 struct ZeroOneAdamOf {
-  static_assert(check_means<C, F, G>() && check_own_errors<C, F>());
-  static_assert(
-      !detail::starts_exactly<F>(),
-      "terse: the copies of Difference start anew from exact gradients after a step that failed, which "
-      "this method's second stage has none of. Use Residual");
+  static_assert(detail::check_means<C, F, G>() && detail::check_own_errors<C, F>());
+  static_assert(!detail::starts_exactly<F>(),
+                "terse: after a failed step the copies of Difference restart from exact gradients, and this "
+                "method's second stage has none. Use Residual");
 
   float learning_rate = 1e-3F;                ///< step size; may change between steps
   float beta1 = 0.9F;                         ///< decay rate of the momentum; in [0, 1)
@@ -166,11 +167,11 @@ struct ZeroOneAdamOf {
   G topology{};                               ///< communication pattern between ranks
 
   void check() const {
-    check_rate("learning_rate", learning_rate);
-    check_epsilon(epsilon);
-    check_rate("weight_decay", weight_decay);
-    check_beta("beta1", beta1);
-    check_beta("beta2", beta2);
+    detail::check_rate("learning_rate", learning_rate);
+    detail::check_epsilon(epsilon);
+    detail::check_rate("weight_decay", weight_decay);
+    detail::check_beta("beta1", beta1);
+    detail::check_beta("beta2", beta2);
     require(update_clip > 0, "update_clip must be positive", static_cast<double>(update_clip));
     for (const auto& [name, steps] : {std::pair{"variance_freeze_step", variance_freeze_step},
                                       {"variance_updates", variance_updates},
@@ -274,8 +275,10 @@ struct ZeroOneAdamOf {
   }
 };
 
+}  // namespace recipes
+
 /// ZeroOneAdamOf with a Compressor (Sign), an ErrorFeedback (Residual) and a Topology (ScatterGather), in any order.
 template <class... Ps>
-using ZeroOneAdam = Sorted<ZeroOneAdamOf, TakesMeans, Policies<Sign, Residual>, Ps...>;
+using ZeroOneAdam = Sorted<recipes::ZeroOneAdamOf, TakesMeans, Policies<Sign, Residual>, Ps...>;
 
 }  // namespace terse

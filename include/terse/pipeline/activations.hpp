@@ -156,7 +156,7 @@ class Activations {
         else
           whole_.add(row, count);
         if (!visit.seen && count < elements_) cleared_.push_back(copy_of(visit));
-        fresh_ = fresh_ || (!visit.seen && visit.slot != ExampleIndex::none);
+        fresh_ = fresh_ || (!visit.seen && visit.slot != detail::ExampleIndex::none);
         places_.push_back(copy_of(visit));
       } else {
         whole_.add(row, count);
@@ -283,7 +283,7 @@ class Activations {
       return NoCopies{};
   }
   std::byte* copy_of(const RowVisit& visit) {
-    return copies() + (visit.slot == ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
+    return copies() + (visit.slot == detail::ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
   }
   index_t count_of(const RowVisit& visit) const { return visit.length * (elements_ / positions_); }
   /// Zeroes the copies of new examples with padding, which a later visit may fill: the slot may hold an older example's copy.

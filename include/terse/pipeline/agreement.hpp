@@ -102,7 +102,7 @@ using TwoWords = Assembly<std::array<std::uint64_t, 2>, T>;
 
 /// Ends of error messages about stages in different steps, and about stages with different examples.
 inline constexpr const char* one_step =
-    ": all stages call train and evaluate alike, and go on from checkpoints of one step";
+    ": all stages make the same calls of train and evaluate, and resume from checkpoints of the same step";
 inline constexpr const char* one_batch =
     ": other ids or lengths, another order or number, or one that only one of them has seen before. All "
     "stages are "

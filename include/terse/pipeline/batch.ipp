@@ -104,7 +104,7 @@ TERSE_CORE void Batch::look_up(RowVisit& visit, std::uint64_t id, index_t j) {
   }
   std::uint64_t& before = last_visit_[static_cast<std::size_t>(visit.slot)];
   if (before == number(j))
-    throw usage_error("example " + std::to_string(id) + " stands twice in micro-batch " + std::to_string(j) +
+    throw usage_error("example " + std::to_string(id) + " occurs twice in micro-batch " + std::to_string(j) +
                           ": there would be two changes of one copy",
                       rank_, static_cast<std::int64_t>(step_));
   before = number(j);

@@ -38,10 +38,14 @@ concept Stage = requires(S& stage, const MicroBatch& rows) {
   { stage.loss(rows) } -> std::convertible_to<double>;
 };
 
+namespace detail {
+
 /// Element type of a stage's activations.
 template <class S>
 using ActivationOf =
     std::remove_cvref_t<decltype(*std::declval<S&>().forward(std::declval<const MicroBatch&>(), nullptr))>;
+
+}  // namespace detail
 
 /// A schedule of forward and backward passes; see schedule.hpp.
 template <class S>
@@ -93,8 +97,8 @@ concept SelectsSome = requires(const C& compressor) {
 template <class C>
 constexpr bool check_row_compressor() {
   static_assert(!Traits<C>::variable,
-                "terse: packets between stages have lengths that both sides know; take a compressor "
-                "of fixed size (TopK, not Threshold)");
+                "terse: both stages must know the length of a packet: use a compressor of fixed size (TopK, "
+                "not Threshold)");
   if constexpr (!C::lossless)
     static_assert(
         requires { typename C::Incoming; },
@@ -132,7 +136,7 @@ constexpr bool check_stage() {
         { stage.loss(rows) } -> std::convertible_to<double>;
       },
       "terse: a stage needs `double loss(const MicroBatch&)`, which is asked on the last one");
-  using A = ActivationOf<S>;
+  using A = detail::ActivationOf<S>;
   static_assert(
       requires(S & stage, const MicroBatch& rows, const A* given) {
         { stage.forward(rows, given) } -> std::convertible_to<const A*>;

@@ -12,7 +12,7 @@
 #include "terse/core/layout.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 
-namespace terse {
+namespace terse::detail {
 
 /// A map from examples to slots: ids of 64 bits to [0, capacity). All memory is allocated at construction. Hashing is by
 /// open addressing, half full at most, so that a look-up takes constant time. Slots follow from the sequence of calls
@@ -73,7 +73,7 @@ class ExampleIndex {
   index_t used_ = 0;
 };
 
-}  // namespace terse
+}  // namespace terse::detail
 
 #ifndef TERSE_SEPARATE
 #include "terse/pipeline/example_index.ipp"

@@ -7,7 +7,7 @@
 #include "terse/core/separate.hpp"
 #include "terse/pipeline/example_index.hpp"
 
-namespace terse {
+namespace terse::detail {
 
 TERSE_CORE ExampleIndex::ExampleIndex(index_t capacity)
     : ids_(checked(capacity), no_example),
@@ -73,4 +73,4 @@ TERSE_CORE std::size_t ExampleIndex::checked(index_t capacity) {
   return static_cast<std::size_t>(capacity);
 }
 
-}  // namespace terse
+}  // namespace terse::detail

@@ -123,7 +123,7 @@ class Grid {
  private:
   static int checked(int stages, T& world) {
     const detail::Call call(detail::Verb::grid);
-    terse::agree(world, std::array{Agreed{"number of stages", static_cast<std::uint64_t>(stages)}});
+    terse::agree(world, std::array{detail::Agreed{"number of stages", static_cast<std::uint64_t>(stages)}});
     if (stages < 1 || world.size() % stages != 0)
       throw usage_error("a grid of " + std::to_string(stages) +
                             " stages needs a multiple of as many ranks, not " + std::to_string(world.size()),

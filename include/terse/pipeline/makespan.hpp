@@ -112,7 +112,7 @@ double makespan(const Plan& schedule, int count, index_t micro_batches, const Ti
         if (here < begin) begin = here, first = s, is_pass = false;
       }
     }
-    if (!(begin < never)) throw usage_error("this schedule's stages wait for each other for ever");
+    if (!(begin < never)) throw usage_error("this schedule's stages wait for each other forever");
     Stage& stage = all[at(first)];
     if (is_pass) {
       const Action pass = schedule.at(stage.taken++, first, count, micro_batches);

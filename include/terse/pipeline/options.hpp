@@ -74,7 +74,7 @@ void check_options(const PipelineOptions& options, const Plan& schedule) {
   if (schedule.lead() > 4 * index_t{options.window})
     throw usage_error("neighbours of this schedule are " + std::to_string(schedule.lead()) +
                       " micro-batches apart, and with a window of " + std::to_string(options.window) +
-                      " would wait for each other for ever; the window must be a quarter of that at least");
+                      " would wait for each other forever; the window must be at least a quarter of that");
 }
 
 }  // namespace detail

@@ -139,7 +139,7 @@ class Pipeline {
   /// Describes compressors and copies in words, without the storage of copies, which may differ between stages.
   std::string kind() const { return detail::boundary_kind(policy_); }
   /// Returns the index of examples that have copies.
-  const ExampleIndex& examples() const { return batch_.examples(); }
+  const detail::ExampleIndex& examples() const { return batch_.examples(); }
   /// Returns a channel of all stages, for collective work between steps.
   T& channel() { return lanes_.channel(); }
 
@@ -166,7 +166,7 @@ class Pipeline {
   }
   /// Takes over the index of examples whose copies are where `copies` shows them: the last step of loading a checkpoint,
   /// after scalars and copies were read. `examples` has this pipeline's capacity. Ends a tear; throws nothing.
-  void restore(ExampleIndex examples) {
+  void restore(detail::ExampleIndex examples) {
     batch_.restore(std::move(examples));
     evaluations_ = 0;
     torn_ = false;
@@ -208,9 +208,9 @@ class Pipeline {
                      const Order& order) {
     if (torn_)
       throw usage_error(
-          "an earlier step ended in its middle, so that copies of examples may differ between stages: make "
-          "transport and "
-          "pipeline anew and load a checkpoint, or, where all stages are still in touch, forget()",
+          "an earlier step ended in its middle, so that copies of examples may differ between stages: make a "
+          "new transport and pipeline and load a checkpoint, or call forget() if all stages can still "
+          "communicate",
           rank_, static_cast<std::int64_t>(steps_ + 1));
     detail::check_processor(rank_, steps_ + 1);
     if (ids.empty())

@@ -106,8 +106,8 @@ void check_order(const S& schedule, int stage, int stages, index_t micro_batches
              " before its forward pass");
     // Without backward passes no input is kept.
     if (actions != micro_batches && forward - backward > most)
-      refuse("has " + std::to_string(forward - backward) + " micro-batches in flight and says " +
-             std::to_string(most));
+      refuse("has " + std::to_string(forward - backward) +
+             " micro-batches in flight, but in_flight() returns " + std::to_string(most));
   }
 }
 

@@ -77,18 +77,16 @@ constexpr bool check_preconditioner() {
         detail::AtStepFits<F, float> && detail::AtStepFits<D, double>,
         "terse: a preconditioner's at_step is `std::array<Real, N> at_step(std::uint64_t t) const`");
     if constexpr (requires { requires P::facts.layer_wise; }) {
-      static_assert(
-          P::facts.orthogonalizes || (detail::NamesStatistics<F> && detail::NamesStatistics<D>),
-          "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, what is "
-          "measured of a layer");
+      static_assert(P::facts.orthogonalizes || (detail::NamesStatistics<F> && detail::NamesStatistics<D>),
+                    "terse: a layer-wise preconditioner's rule needs `using measures = Statistics<...>`, the "
+                    "statistics of a layer");
       static_assert(
           P::facts.orthogonalizes || (detail::MeasuresLayers<F, float> && detail::MeasuresLayers<D, double>),
-          "terse: a layer-wise preconditioner's rule needs `Real measured(int k, e, Real u) const`, what "
-          "statistic k is of");
-      static_assert(
-          detail::ScalesLayers<F, float> && detail::ScalesLayers<D, double>,
-          "terse: a layer-wise preconditioner's rule needs `Real factor(layer) const`, what the learning "
-          "rate is multiplied by");
+          "terse: a layer-wise preconditioner's rule needs `Real measured(int k, e, Real u) const`, which "
+          "returns the sample of statistic k");
+      static_assert(detail::ScalesLayers<F, float> && detail::ScalesLayers<D, double>,
+                    "terse: a layer-wise preconditioner's rule needs `Real factor(layer) const`, which "
+                    "returns the factor of the learning rate");
     }
     static_assert(detail::MoveFits<F, float> && detail::MoveFits<D, double>,
                   "terse: a layer-wise preconditioner's move is `Real move(e, Real u, Real rate) const`");

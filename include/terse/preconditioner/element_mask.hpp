@@ -29,12 +29,14 @@ struct AsBit {
 
 TERSE_NUMERICS_END
 
+namespace detail {
+
 /// A bit for each element of a range, all 0 until `set`. State: n / 64 words, and as many to try a mask in.
 template <Executor E>
 class ElementMask {
  public:
-  /// `masked_`: the counter for `settle`, which holds the largest allowed share of masked elements.
-  TERSE_COLD ElementMask(E executor, const Range& range, index_t arena, detail::MaskedElements masked_)
+  /// `masked_`: the counter that `settle` uses, with the largest share of elements that may be masked.
+  TERSE_COLD ElementMask(E executor, const Range& range, index_t arena, MaskedElements masked_)
       : masked(std::move(masked_)),
         executor_(executor),
         range_(range),
@@ -92,7 +94,7 @@ class ElementMask {
     look();
   }
 
-  detail::MaskedElements masked;  ///< counts of the last `settle`
+  MaskedElements masked;  ///< counts of the last `settle`
 
  private:
   Mask<typename E::memory> bits() const { return {words_.data()}; }
@@ -101,8 +103,8 @@ class ElementMask {
     for (const Piece& piece : range_.pieces()) {
       piece_.assign(piece);
       // Each block of bits is read before it is written.
-      pack<1, false>(executor_, piece_, Units{}, bits(), detail::AsBit<Predicate>{predicate},
-                     in<E>(one_.all()), reinterpret_cast<std::byte*>(words.data() + piece.offset / alignment),
+      pack<1, false>(executor_, piece_, Units{}, bits(), AsBit<Predicate>{predicate}, in<E>(one_.all()),
+                     reinterpret_cast<std::byte*>(words.data() + piece.offset / alignment),
                      Draw::shared(0, 0, Purpose::quantization));
     }
   }
@@ -126,14 +128,14 @@ class ElementMask {
     });
     // Bits that are 1 before the freeze are elements that a user has left out.
     on_host(words_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
-      masked.leave_out(segment, count - detail::MaskedElements::zeros(bits, count));
+      masked.leave_out(segment, count - MaskedElements::zeros(bits, count));
     });
     return masked.end();
   }
   TERSE_COLD void look() {
     full_ = true;
     on_host(words_, [this](index_t, index_t count, view<const std::uint64_t> bits) {
-      full_ = full_ && detail::MaskedElements::zeros(bits, count) == 0;
+      full_ = full_ && MaskedElements::zeros(bits, count) == 0;
     });
   }
 
@@ -145,5 +147,7 @@ class ElementMask {
   buffer<float, typename E::memory> one_;
   bool full_ = false;
 };
+
+}  // namespace detail
 
 }  // namespace terse

@@ -53,8 +53,7 @@ struct AtStep {
 
   void check() const {
     if (step == unset)
-      throw usage_error(
-          "nothing says when the first stage is over: give AtStep its step, as in .when = {1000}");
+      throw usage_error("the end of the first stage is not set: give AtStep its step, as in .when = {1000}");
   }
   bool skipped() const { return step == 0; }
   template <class Visit>
@@ -184,15 +183,18 @@ struct Freeze {
   const VarianceRatio* ratio() const { return std::get_if<VarianceRatio>(&rule); }
 };
 
+namespace detail {
+
 /// Reports with a readable static_assert why a preconditioner can't serve a 1-bit method.
 template <class P>
 constexpr bool check_freezes() {
   static_assert(
       requires(const P& policy) { Freeze{policy.freeze}; },
-      "terse: the preconditioner of a 1-bit method says with `freeze` (AtStep or VarianceRatio) when its "
-      "first "
-      "stage is over, as FrozenVariance does; others go into Staged");
+      "terse: the preconditioner of a 1-bit method has a member `freeze` (AtStep or VarianceRatio), the end "
+      "of its first stage, as FrozenVariance has; use others in Staged");
   return true;
 }
+
+}  // namespace detail
 
 }  // namespace terse

@@ -30,9 +30,9 @@ TERSE_NUMERICS_BEGIN
 /// sweep: three read-only ones, and the second sweep. Source: Li et al., "1-bit LAMB", HiPC 2022 (arXiv 2104.06069), algorithm 1.
 template <Preconditioner P = FrozenVariance>
 struct FrozenLayerRates {
-  static_assert(
-      P::facts.continues_first_stage && !P::facts.layer_wise,
-      "terse: FrozenLayerRates goes around FrozenVariance, or what goes on with a first stage as it does");
+  static_assert(P::facts.continues_first_stage && !P::facts.layer_wise,
+                "terse: FrozenLayerRates wraps FrozenVariance, or another preconditioner that continues from "
+                "a first stage");
   static constexpr PreconditionerFacts facts{.layer_wise = true, .continues_first_stage = true};
   static constexpr auto state = detail::with_name(P::state, "fresh_variance");
   static constexpr std::array<const char*, 2> layer_state{"frozen_coefficients", "factors"};
@@ -49,10 +49,10 @@ struct FrozenLayerRates {
 
   void check() const {
     detail::check_policy(inner);
-    check_beta("beta2", beta2);
-    check_epsilon(epsilon);
-    check_beta("coefficient_beta", coefficient_beta);
-    check_beta("factor_threshold", factor_threshold);
+    detail::check_beta("beta2", beta2);
+    detail::check_epsilon(epsilon);
+    detail::check_beta("coefficient_beta", coefficient_beta);
+    detail::check_beta("factor_threshold", factor_threshold);
     require(min_factor > 0 && min_factor <= 1 && max_factor >= 1,
             "min_factor must be in (0, 1] and max_factor at least 1", static_cast<double>(min_factor));
   }

@@ -32,8 +32,6 @@ struct Stored {
   TERSE_HD float operator()(const Piece&, index_t i) const { return values[i]; }
 };
 
-}  // namespace detail
-
 /// A number for each segment, in the executor's memory, for update functors.
 struct LayerTable {
   const float* numbers;
@@ -42,7 +40,11 @@ struct LayerTable {
   TERSE_HD float operator[](index_t segment) const { return numbers[places[segment]]; }
 };
 
+}  // namespace detail
+
 TERSE_NUMERICS_END
+
+namespace detail {
 
 /// A statistic, such as the norm, of each chosen segment that is not empty. One read-only pass.
 template <Executor E, class Statistic = EuclideanNorm>
@@ -77,8 +79,8 @@ class LayerStatistic {
   /// Measures the statistic of value(piece, i). A total that overflows counts as 0.
   template <class F>
   void measure(E executor, const F& value) {
-    reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, detail::AsSample<F>{value},
-                      scratch_.all(), numbers_.all(), bad_.data());
+    reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, AsSample<F>{value}, scratch_.all(),
+                      numbers_.all(), bad_.data());
   }
   const Range& range() const { return range_; }
   LayerTable table() const { return {numbers_.data(), places_.data()}; }
@@ -89,5 +91,7 @@ class LayerStatistic {
   buffer<index_t, typename E::memory> places_;
   buffer<std::uint32_t, typename E::memory> bad_;
 };
+
+}  // namespace detail
 
 }  // namespace terse

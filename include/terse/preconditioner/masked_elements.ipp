@@ -16,15 +16,12 @@ TERSE_CORE void MaskedElements::refuse(int rank, std::uint64_t step) const {
         sentence("%s%td of %td in segment '%.*s'", s > 0 ? ", " : "", segments_[s].masked,
                  segments_[s].elements, static_cast<int>(segments_[s].name.size()), segments_[s].name.data());
   throw usage_error(
-      sentence(
-          "the second stage would begin after this step, and %td of %td elements would be masked and never "
-          "train, since its preconditioner has learned nothing of them: %s%s. Freeze later, when they have "
-          "had "
-          "gradients; or, where these stay 0, %sallow a larger share (Options::most_masked). The step "
-          "itself "
-          "has been taken, and the first stage goes on",
-          masked_, elements_, named.c_str(), count_ > most_named ? " and some in other segments" : "",
-          instead_),
+      sentence("the second stage would begin after this step, and %td of %td elements would be masked and "
+               "never train, because they had no gradient yet: %s%s. Freeze later, after they have had "
+               "gradients; or, if these stay 0, %sallow a larger share (Options::most_masked). The step "
+               "itself has been taken, and the first stage continues",
+               masked_, elements_, named.c_str(), count_ > most_named ? " and some in other segments" : "",
+               instead_),
       rank, static_cast<std::int64_t>(step));
 }
 

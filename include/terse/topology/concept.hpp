@@ -60,12 +60,13 @@ constexpr bool check_topology() {
       requires {
         { T::exact } -> std::convertible_to<bool>;
       },
-      "terse: a topology says whether all ranks get the same mean: `static constexpr bool exact`");
+      "terse: a topology states `static constexpr bool exact`, true if all ranks get the same mean");
   static_assert(
       requires {
         { T::recompresses } -> std::convertible_to<bool>;
       },
-      "terse: a topology says whether it compresses again on the way: `static constexpr bool recompresses`");
+      "terse: a topology states `static constexpr bool recompresses`, true if it compresses again on the "
+      "way");
   constexpr bool has_round = detail::has_own_rounds<T> || requires {
     typename T::template Round<Dense, NoErrorFeedback, SomeExecutor>;
   };
@@ -128,36 +129,36 @@ constexpr bool check_on() {
   return true;
 }
 
+namespace detail {
+
 /// Checks whether this topology may carry packets of this compressor and error feedback.
 template <class C, class F, class T>
 constexpr bool check_stages() {
-  static_assert(
-      !C::lossless || !detail::compresses_within<T>(),
-      "terse: Within compresses within nodes what is compressed between them, and this optimizer has no "
-      "compressor. Give it one, or write Hierarchical<ScatterGather, ...>");
-  static_assert(
-      !detail::carries_no_packets<C, T>(),
-      "terse: a transport's own collectives add floats, so that Native is for what is not compressed: "
-      "write Hierarchical<Native, ScatterGather> to compress between nodes");
+  static_assert(!C::lossless || !compresses_within<T>(),
+                "terse: Within uses the optimizer's compressor within nodes, too, and this optimizer has "
+                "none. Give it one, or write Hierarchical<ScatterGather, ...>");
+  static_assert(!carries_no_packets<C, T>(),
+                "terse: a transport's own collectives add floats, so Native carries full-precision messages "
+                "only: write Hierarchical<Native, ScatterGather> to compress between nodes");
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(
       any || !T::recompresses || !Traits<F>::single_stage,
       "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and this "
       "topology compresses it "
       "again. Use AllGather");
+  static_assert(any || !T::recompresses || !Traits<C>::single_stage,
+                "terse: this compressor scales its picks (RandomK, unbiased), so that applying it again to "
+                "the mean would scale twice, or averages over senders (OverSenders), which must all be known "
+                "in one place. Use AllGather, or RandomK without the scaling");
   static_assert(
-      any || !T::recompresses || !Traits<C>::single_stage,
-      "terse: this compressor scales what it picks (RandomK, unbiased), so that applying it again "
-      "to the mean would "
-      "scale twice, or averages over senders (OverSenders), who must all be known in one place. Use "
-      "AllGather, or RandomK without the scaling");
-  static_assert(
-      any || !Traits<F>::single_stage || !(detail::is_no_mean<C>() || detail::is_no_mean<T>()),
+      any || !Traits<F>::single_stage || !(is_no_mean<C>() || is_no_mean<T>()),
       "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and "
       "OverSenders and Gathered make something else of them. Use Residual, or AllGather");
-  static_assert(T::exact || !detail::is_no_mean<C>(),
+  static_assert(T::exact || !is_no_mean<C>(),
                 "terse: OverSenders is for means over all ranks, by AllGather; graphs mix whole models");
   return true;
 }
+
+}  // namespace detail
 
 }  // namespace terse

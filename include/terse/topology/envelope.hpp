@@ -119,7 +119,7 @@ class Envelope {
     round_ = round;
     rank_ = rank;
     flags = PacketHeader::finite;
-    damage_ = no_damage;
+    damage_ = detail::no_damage;
   }
   template <class Codec>
   void note(E, Codec& codec) {
@@ -134,7 +134,7 @@ class Envelope {
     header.length = bytes;
     const std::uint64_t check = mix_hash(round_.check, place);
     header.check = round_.checks_payload ? detail::check_with_payload(check, packet, bytes, flags)
-                                         : check_with_flags(check, flags);
+                                         : detail::check_with_flags(check, flags);
     std::memcpy(packet, &header, sizeof header);
   }
   template <class Codec>
@@ -146,7 +146,7 @@ class Envelope {
                                                : portion.dense_at - portion.section_at;
       if (const char* fault =
               codec.compressor().fault(portion.compressed, packet + portion.section_at, section))
-        refuse({PacketFault::content}, fault, round_.step, sender, rank_, from);
+        refuse({detail::PacketFault::content}, fault, round_.step, sender, rank_, from);
     }
     flags = detail::merged_flags(flags, header.flags);
   }
@@ -189,17 +189,18 @@ class Envelope {
     PacketHeader plain = header;
     plain.flags = PacketHeader::finite;
     plain.check = check >> 32 == header.check >> 32 ? check : header.check;
-    refuse(find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender, rank_, from);
+    refuse(detail::find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender, rank_,
+           from);
     if (header.check != detail::check_with_payload(check, packet, header.length, header.flags))
       detail::throw_payload(place, sender, from, rank_, round_.step);
     return header;
   }
   void refuse_damage() const {
-    if (damage_ != no_damage) detail::throw_damage(damage_, rank_, round_.step);
+    if (damage_ != detail::no_damage) detail::throw_damage(damage_, rank_, round_.step);
   }
 
   detail::RoundHeader round_;
-  std::uint64_t damage_ = no_damage;
+  std::uint64_t damage_ = detail::no_damage;
   int rank_ = 0;
 };
 

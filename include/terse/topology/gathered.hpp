@@ -109,7 +109,7 @@ struct Gathered {
     }
     /// Reads the weights of all packets. Waits for the device.
     void read_weights(Context& context) {
-      await_messages(context.channel);
+      detail::await_messages(context.channel);
       // Throws for refused packets first, since their weights may be garbage.
       context.envelope.settle(context.executor, context.step);
       for (int peer = 0; peer < context.size; ++peer) {

@@ -79,7 +79,7 @@ struct MedianClip {
         square(whole.compressed, 0);
         square(whole.dense, 1);
       }
-      await_messages(context.channel);
+      detail::await_messages(context.channel);
       fetch(context.executor, in<E>(squares_.all()), view<float>(found_));
       fetch(context.executor, in<E, std::uint32_t>(beyond_.all()), view<std::uint32_t>(found_beyond_));
       for (std::size_t k = 0; k < norms_.size(); ++k)

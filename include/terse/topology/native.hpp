@@ -31,8 +31,8 @@ struct Native {
   template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     static_assert(C::lossless,
-                  "terse: a transport's own collectives add floats, so that Native is for what is not "
-                  "compressed: write Hierarchical<Native, ScatterGather> to compress between nodes");
+                  "terse: a transport's own collectives add floats, so Native carries full-precision "
+                  "messages only: write Hierarchical<Native, ScatterGather> to compress between nodes");
     using Context = RoundContext<C, F, E>;
 
    public:
@@ -131,7 +131,7 @@ struct Native {
         own_;  // packets of all chunks; the sum of this rank's chunk
     const Plan* plan_;
     int rank_;
-    RankNames names_;
+    detail::RankNames names_;
     Inbox<C> inbox_;
     std::optional<Channel::Ticket> under_way_;
     bool spreading_ = false;

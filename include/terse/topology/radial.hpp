@@ -93,7 +93,7 @@ TERSE_NUMERICS_END
 ///
 /// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. Normalizing the mean direction to a
 /// length of 1 is our interpretation.
-template <SegmentPredicate Plain = NoSegment>
+template <SegmentPredicate Plain = detail::NoSegment>
 struct Radial {
   static constexpr bool merges = true;
   static constexpr bool waits = false;
@@ -107,10 +107,9 @@ struct Radial {
 
   template <Compressor C, ErrorFeedback F, Executor E>
   class State {
-    static_assert(
-        !detail::is_no_mean<C>(),
-        "terse: Radial reads packets one by one, and OverSenders counts who has sent a coordinate: take the "
-        "compressor without OverSenders, or MedianClip");
+    static_assert(!detail::is_no_mean<C>(),
+                  "terse: Radial reads packets one by one, and OverSenders counts the ranks that sent a "
+                  "coordinate: use the compressor without OverSenders, or MedianClip");
     using Context = RoundContext<C, F, E>;
     static constexpr Units each_piece{};
 
@@ -164,8 +163,9 @@ struct Radial {
       if constexpr (!C::lossless)
         if (!context.dense_only)
           for_each(executor, whole.compressed, context.mask, sum_.sums(),
-                   delivery(context, consumer.compressed, 1));
-      for_each(executor, whole.dense, NoMask{}, sum_.sums(), dense_delivery(context, consumer.dense, 1));
+                   detail::delivery(context, consumer.compressed, 1));
+      for_each(executor, whole.dense, NoMask{}, sum_.sums(),
+               detail::dense_delivery(context, consumer.dense, 1));
     }
 
    private:

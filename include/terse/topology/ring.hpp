@@ -30,8 +30,8 @@ struct Ring {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : spread_(portions_of(context.plan), context.channel, context.rank, context.size, context.size - 1,
-                  context.names, before(context)),
+        : spread_(detail::portions_of(context.plan), context.channel, context.rank, context.size,
+                  context.size - 1, context.names, before(context)),
           inbox_(context.size) {
       out_ = context.work;
       in_ = out_ + work_bytes(context) / 2;
@@ -142,7 +142,7 @@ struct Ring {
     void hop(Context& context, In&& inbox, const M& message) {
       const int c = behind(context, hop_);
       const bool last = ++hop_ == context.size;
-      const index_t bytes = encode(context, inbox, plus_arrived(message), c, last);
+      const index_t bytes = encode(context, inbox, detail::plus_arrived(message), c, last);
       if (last) return;
       const Portion& next = portion(context, behind(context, hop_));
       pass(context, {after(context), out_, bytes, portion(context, c).bytes},
@@ -153,7 +153,7 @@ struct Ring {
     index_t encode(Context& context, In&& inbox, const M& message, int c, bool whole) {
       std::byte* packet = whole ? spread_.packet(c) : out_;
       // The size of variable packets is counted on the host.
-      if constexpr (Traits<C>::variable) await_messages(context.channel);
+      if constexpr (Traits<C>::variable) detail::await_messages(context.channel);
       context.codec.measure(portion(context, c), context.mask, inbox, message);
       const index_t bytes = context.codec.encode(portion(context, c), context.mask, inbox, message,
                                                  context.first, false, packet);
@@ -180,7 +180,7 @@ struct Ring {
       const index_t most = spread_.portion(c).bytes;
       if constexpr (Traits<C>::variable) {
         PacketHeader header;
-        await_messages(context.channel);
+        detail::await_messages(context.channel);
         fetch(context.executor, view<const std::byte, typename E::memory>(spread_.packet(c), sizeof header),
               view<std::byte>(reinterpret_cast<std::byte*>(&header), sizeof header));
         return std::clamp(static_cast<index_t>(header.length), spread_.portion(c).section_at, most);

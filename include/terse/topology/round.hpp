@@ -30,6 +30,8 @@ struct MeanOf {
   TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
 };
 
+namespace detail {
+
 /// A rank's message plus the received sum.
 template <class F>
 struct PlusArrived {
@@ -46,11 +48,14 @@ struct PlusArrived {
   }
   { message.sent(i, keep, decoded); }
 };
+
 /// Returns the message whose functors, compressed and dense, add the received sum.
 template <class Compressed, class Exact>
 auto plus_arrived(const Message<Compressed, Exact>& message) {
   return Message{PlusArrived<Compressed>{message.compressed}, PlusArrived<Exact>{message.dense}};
 }
+
+}  // namespace detail
 
 TERSE_NUMERICS_END
 
@@ -67,23 +72,23 @@ template <class View>
 concept ReceivesMeans = requires(View& view) {
   view.receive(index_t{}, true, 0.0F);
 };
-}  // namespace detail
-
 /// Returns a functor for verbs that passes a compressed element's sum to its consumer, past the error feedback.
 template <class Context, class F>
 auto delivery(Context& context, const F& consumer, float weight) {
   using View = decltype(context.codec.feedback());
-  if constexpr (detail::ReceivesMeans<View>)
-    return context.envelope.gated(detail::Deliver<F, View>{consumer, weight, context.codec.feedback()});
+  if constexpr (ReceivesMeans<View>)
+    return context.envelope.gated(Deliver<F, View>{consumer, weight, context.codec.feedback()});
   else
-    return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
+    return context.envelope.gated(Deliver<F, AsItIs>{consumer, weight, {}});
 }
 
 /// Returns a functor for verbs that passes a dense element's sum to its consumer.
 template <class Context, class F>
 auto dense_delivery(Context& context, const F& consumer, float weight) {
-  return context.envelope.gated(detail::Deliver<F, detail::AsItIs>{consumer, weight, {}});
+  return context.envelope.gated(Deliver<F, AsItIs>{consumer, weight, {}});
 }
+
+}  // namespace detail
 
 /// Decodes one or more packets over a portion and passes each element's weighted sum to its consumer.
 template <class Context, class C, class Consumer>
@@ -93,9 +98,9 @@ void deliver(Context& context, const Portion& portion, Inbox<C>& inbox, float we
     if (!context.dense_only)
       for_each(context.executor, portion.compressed, context.mask,
                context.codec.arrived(portion.compressed, inbox),
-               delivery(context, consumer.compressed, weight));
+               detail::delivery(context, consumer.compressed, weight));
   for_each(context.executor, portion.dense, NoMask{}, inbox.dense(),
-           dense_delivery(context, consumer.dense, weight));
+           detail::dense_delivery(context, consumer.dense, weight));
 }
 
 namespace detail {
@@ -161,7 +166,7 @@ template <class E>
 class Spread {
  public:
   Spread(std::vector<const Portion*> portions, const Channel& channel, int rank, int size, int shift,
-         RankNames names = {}, int from = -1)
+         detail::RankNames names = {}, int from = -1)
       : portions_(std::move(portions)),
         mine_((rank - shift + size) % size),
         shift_(shift),
@@ -245,7 +250,7 @@ class Spread {
 
   std::vector<const Portion*> portions_;
   int mine_, shift_;
-  RankNames names_;
+  detail::RankNames names_;
   int from_;
   std::vector<index_t> places_;  // offsets of packets in their buffer
   buffer<std::byte, typename E::memory> packets_;
@@ -253,11 +258,15 @@ class Spread {
   std::vector<Receive> receives_;
 };
 
+namespace detail {
+
 /// Returns the plan's chunks in order, for Spread.
 inline std::vector<const Portion*> portions_of(const Plan& plan) {
   std::vector<const Portion*> portions;
   for (const Portion& chunk : plan.chunks) portions.push_back(&chunk);
   return portions;
 }
+
+}  // namespace detail
 
 }  // namespace terse

@@ -8,23 +8,19 @@
 
 // The round of a compressor's packets, and its requirements. See Topology for the contract.
 
-namespace terse {
-
-namespace detail {
+namespace terse::detail {
 
 /// A stand-in for a consumer of the mean.
 struct SomeConsumer {
   void operator()(const Piece&, index_t, float) const {}
 };
 
-}  // namespace detail
-
 /// Reports a missing member of an exact topology's round with a readable static_assert. `carries_dense`: no other topology carries
 /// its full-precision packets.
 template <class Round, class Context, bool carries_dense>
 constexpr bool check_round() {
-  using M = Message<detail::SomeMessage, detail::SomeMessage>;
-  using Consumer = Message<detail::SomeConsumer, detail::SomeConsumer>;
+  using M = Message<SomeMessage, SomeMessage>;
+  using Consumer = Message<SomeConsumer, SomeConsumer>;
   static_assert(
       requires(Round & round, Context & context, const M& message) { round.start(context, message); },
       "terse: a topology's Round needs `void start(context, message)`, which evaluates and posts");
@@ -42,7 +38,8 @@ constexpr bool check_round() {
       requires(const Round& round, const Context& context) {
         { round.most_bytes(context) } -> std::same_as<index_t>;
       },
-      "terse: a topology's Round needs `index_t most_bytes(context) const`, what a rank sends at most");
+      "terse: a topology's Round needs `index_t most_bytes(context) const`, the most bytes that a rank "
+      "sends");
   static_assert(
       !carries_dense ||
           requires(Round & round, Context & context) {
@@ -55,8 +52,6 @@ constexpr bool check_round() {
       "`using ForDense = ScatterGather`");
   return true;
 }
-
-namespace detail {
 
 /// Returns the bytes of a context's `work` that a round requires.
 template <class Round, class Context, class P>
@@ -100,6 +95,4 @@ struct RoundOf<C, F, P, E> {
       "terse/exchange/low_rank_round.hpp)");
 };
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

@@ -20,14 +20,14 @@ struct IgnoreSum {
   TERSE_HD void operator()(const Piece&, index_t, bool, float) const {}
 };
 
-}  // namespace detail
-
 /// The names of a channel's ranks in errors: in a larger world, their ranks there.
 struct RankNames {
   int first = 0;   ///< name of rank 0
   int stride = 1;  ///< step from a rank's name to the next
   int operator()(int rank) const { return first + stride * rank; }
 };
+
+}  // namespace detail
 
 /// The parts that a round works with: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
 /// Channel, layout and envelope belong to the caller and may serve several rounds.
@@ -36,7 +36,7 @@ struct RoundContext {
   E executor;
   Channel& channel;
   int rank, size;
-  RankNames names;
+  detail::RankNames names;
   F feedback;
   const Layout& layout;
   Plan plan;
@@ -56,8 +56,8 @@ struct RoundContext {
   Envelope<E>& envelope;
 
   TERSE_COLD RoundContext(E executor_, Channel& channel_, Envelope<E>& envelope_, const C& compressor,
-                          const F& feedback_, const Layout& layout_, Plan plan_, RankNames names_ = {},
-                          typename F::template State<E>* lent = nullptr)
+                          const F& feedback_, const Layout& layout_, Plan plan_,
+                          detail::RankNames names_ = {}, typename F::template State<E>* lent = nullptr)
       : executor(executor_),
         channel(channel_),
         rank(channel.rank()),

@@ -27,7 +27,8 @@ struct ScatterGather {
     TERSE_COLD explicit Round(const Context& context)
         : second_(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
                   own(context)),
-          spread_(portions_of(context.plan), context.channel, context.rank, context.size, 0, context.names),
+          spread_(detail::portions_of(context.plan), context.channel, context.rank, context.size, 0,
+                  context.names),
           inbox_(context.size),
           out_(static_cast<std::size_t>(context.size)),
           in_(static_cast<std::size_t>(context.size)) {
@@ -144,7 +145,7 @@ struct ScatterGather {
     template <class M, class In>
     void spread(Context& context, const M& message, In&& inbox) {
       // The size of variable packets is counted on the host.
-      if constexpr (Traits<C>::variable) await_messages(context.channel);
+      if constexpr (Traits<C>::variable) detail::await_messages(context.channel);
       second_.measure(own(context), context.mask, inbox, message);
       std::byte* const packet = spread_.packet(context.rank);
       const index_t bytes =
@@ -158,7 +159,7 @@ struct ScatterGather {
     Codec<C, typename detail::OfOwners<F>::type, E> second_;
     Spread<E> spread_;
     Inbox<C> inbox_;
-    ChunkPackets out_;            // for each rank, in the context's work memory
+    detail::ChunkPackets out_;    // for each rank, in the context's work memory
     std::vector<std::byte*> in_;  // from each rank, in the context's work memory
     std::vector<Send> sends_;
     std::vector<Receive> receives_;

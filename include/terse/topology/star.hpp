@@ -128,7 +128,7 @@ struct Star {
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
       const Message message{mean, mean};
       // The size of variable packets is counted on the host.
-      if constexpr (Traits<C>::variable) await_messages(context.channel);
+      if constexpr (Traits<C>::variable) detail::await_messages(context.channel);
       second_->measure(whole, context.mask, inbox_, message);
       const index_t bytes =
           second_->encode(whole, context.mask, inbox_, message, context.second, false, mean_.data());
@@ -140,7 +140,7 @@ struct Star {
     using Bytes = buffer<std::byte, typename E::memory>;
 
     int center_, rank_;
-    RankNames names_;
+    detail::RankNames names_;
     Portion whole_;
     Bytes out_, mean_;
     std::vector<Bytes> in_;

@@ -26,18 +26,17 @@ namespace terse {
 template <Compressor C, ErrorFeedback F = std::conditional_t<Traits<C>::tracks, Residual, NoErrorFeedback>,
           Compressor Back = Dense>
 struct Within {
-  static_assert(check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, ScatterGather>());
+  static_assert(check_compressor<C>() && check_feedback<C, F>() &&
+                detail::check_stages<C, F, ScatterGather>());
   static_assert(!C::lossless,
                 "terse: Within<Dense> compresses nothing: Hierarchical<ScatterGather, ...> does that");
-  static_assert(
-      detail::takes_any_round<C> && !Traits<C>::keyed && !Traits<C>::whole_segments &&
-          detail::takes_any_round<Back> && !Traits<Back>::keyed && !Traits<Back>::whole_segments,
-      "terse: within nodes packets hold cuts of segments, and this compressor (LowRank, Select, Dct, "
-      "Lattice) wants whole ones or a round of its own. Use a quantizer, or TopK");
-  static_assert(
-      Back::lossless || Back::unbiased || Traits<Back>::unchecked,
-      "terse: what brings the mean back to a node's ranks has no memory of errors, so that it must be "
-      "lossless or unbiased: Dense, Uniform<8, Stochastic, Symmetric>, Qsgd");
+  static_assert(detail::takes_any_round<C> && !Traits<C>::keyed && !Traits<C>::whole_segments &&
+                    detail::takes_any_round<Back> && !Traits<Back>::keyed && !Traits<Back>::whole_segments,
+                "terse: within nodes packets contain parts of segments, and this compressor (LowRank, "
+                "Select, Dct, Lattice) needs whole ones or its own round. Use a quantizer, or TopK");
+  static_assert(Back::lossless || Back::unbiased || Traits<Back>::unchecked,
+                "terse: the way from the mean back to a node's ranks has no error feedback, so its "
+                "compressor must be lossless or unbiased: Dense, Uniform<8, Stochastic, Symmetric>, Qsgd");
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
 

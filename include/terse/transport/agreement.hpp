@@ -14,13 +14,13 @@
 
 namespace terse {
 
+namespace detail {
+
 /// A value that must be equal on all ranks of a channel.
 struct Agreed {
   const char* name;  ///< name in the error: "rank 2 was set up with another <name>"
   std::uint64_t value;
 };
-
-namespace detail {
 
 /// Function that adds text to the error of ranks that differ. Takes the values of all ranks, in rank order; may query ranks.
 using MoreToSay = std::function<std::string(const std::vector<std::uint64_t>& all)>;
@@ -34,16 +34,18 @@ TERSE_COLD std::uint64_t compare_fields(std::span<const Agreed> fields, const st
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
 /// that differs, and the rank. If ranks differ, all of them call `more`, whose text ends the error.
 template <Transport T>
-TERSE_COLD std::uint64_t agree(T& channel, std::span<const Agreed> fields,
+TERSE_COLD std::uint64_t agree(T& channel, std::span<const detail::Agreed> fields,
                                const detail::MoreToSay& more = nullptr) {
   const detail::Call call(detail::Verb::agree);
   std::vector<std::uint64_t> mine;
-  for (const Agreed& field : fields) mine.push_back(field.value);
+  for (const detail::Agreed& field : fields) mine.push_back(field.value);
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
   detail::CheckedGather gather(channel.size());
   gather(channel, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), Phase::setup);
   return detail::compare_fields(fields, all, channel.rank(), more);
 }
+
+namespace detail {
 
 /// Hyper-parameters as settings(visit) lists them, by visit(name, double).
 struct SettingsList {
@@ -53,8 +55,6 @@ struct SettingsList {
   void operator()(const char* name, double value);
   std::uint64_t hash() const;
 };
-
-namespace detail {
 
 /// Visitor that mixes values, or names and values, of hyper-parameters into a hash.
 struct SettingsHash {
@@ -68,21 +68,21 @@ struct SettingsHash {
 void compare_counts(std::span<const std::uint64_t> all, const SettingsList& mine, const char* what, int rank);
 void compare_values(std::span<const double> all, const SettingsList& mine, const char* what, int rank);
 
-}  // namespace detail
-
 /// Compares hyper-parameters. Collective. Throws mismatch_error that names the first one that differs, the rank, and both
 /// values: "rank 2 was set up with <what>: learning_rate is 0.01 there and 0.001 here".
 template <Transport T>
 TERSE_COLD void agree_on_settings(T& channel, const char* what, const SettingsList& mine) {
-  const detail::Call call(detail::Verb::agree);
+  const Call call(Verb::agree);
   Assembly<std::uint64_t, T> counts(channel);
-  detail::compare_counts(counts(channel, mine.values.size(), Phase::setup), mine, what, channel.rank());
+  compare_counts(counts(channel, mine.values.size(), Phase::setup), mine, what, channel.rank());
   std::vector<double> all(mine.values.size() * static_cast<std::size_t>(channel.size()));
-  detail::CheckedGather gather(channel.size());
+  CheckedGather gather(channel.size());
   gather(channel, std::as_bytes(std::span(mine.values)), std::as_writable_bytes(std::span(all)),
          Phase::setup);
-  detail::compare_values(all, mine, what, channel.rank());
+  compare_values(all, mine, what, channel.rank());
 }
+
+}  // namespace detail
 
 }  // namespace terse
 

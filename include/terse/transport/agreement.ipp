@@ -46,16 +46,12 @@ TERSE_CORE void compare_values(std::span<const double> all, const SettingsList& 
       throw_setting(k / count, what, mine.names[k % count], all[k], mine.values[k % count], rank);
 }
 
-}  // namespace terse::detail
-
-namespace terse {
-
 TERSE_CORE void SettingsList::operator()(const char* name, double value) {
   names.emplace_back(name);
   values.push_back(value);
 }
 
-TERSE_CORE void detail::SettingsHash::operator()(const char* name, double value) {
+TERSE_CORE void SettingsHash::operator()(const char* name, double value) {
   if (names) hash = mix_hash(hash, name);
   hash = mix_hash(hash, std::bit_cast<std::uint64_t>(value));
 }
@@ -67,4 +63,4 @@ TERSE_CORE std::uint64_t SettingsList::hash() const {
   return hash;
 }
 
-}  // namespace terse
+}  // namespace terse::detail

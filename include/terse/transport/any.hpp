@@ -31,7 +31,7 @@ class AnyTransportOf {
 
  public:
   using memory = Memory;
-  using Ticket = AnyTicket;
+  using Ticket = detail::AnyTicket;
   /// True for device memory: joint copies help ThroughHost more than alignment helps Nccl.
   static constexpr bool joins_neighbors = !on_host;
 

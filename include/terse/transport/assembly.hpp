@@ -139,11 +139,15 @@ void barrier(T& transport, Phase phase = Phase::barrier) {
   detail::gather_host_bytes(transport, gather, {&mine, 1}, all, phase);
 }
 
+namespace detail {
+
 /// Waits for stream-ordered messages with a deadline; call before synchronizing the stream, which has no deadline.
 template <class T>
 void await_messages(T& channel) {
-  if constexpr (detail::in_stream_order<T>) channel.synchronize();
+  if constexpr (in_stream_order<T>) channel.synchronize();
 }
+
+}  // namespace detail
 
 }  // namespace terse
 

@@ -15,11 +15,11 @@ TERSE_CORE void CheckedGather::refuse(int peer, Phase phase, std::uint32_t tag, 
           sentence("rank %d is in %s, and this rank in %s (phase '%s'): %s, and run the same version", peer,
                    name(static_cast<Verb>(verb)), text_of(Call::current()).c_str(), name(phase), same_calls),
           rank, step);
-  throw wire_error(sentence("the message from rank %d (phase '%s') is not what its checksum was made of: "
-                            "it was damaged on its "
-                            "way, or that rank is in another call or has another version of terse",
-                            peer, name(phase)),
-                   rank, step);
+  throw wire_error(
+      sentence("the message from rank %d (phase '%s') does not match its checksum: it was damaged on its "
+               "way, or that rank is in another call or has another version of terse",
+               peer, name(phase)),
+      rank, step);
 }
 
 TERSE_CORE std::span<const std::byte> CheckedGather::put(std::span<const std::byte> mine, int rank,

@@ -28,7 +28,7 @@ class Channel {
  public:
   /// Packets lie in the memory of the executor.
   using memory = void;
-  using Ticket = AnyTicket;
+  using Ticket = detail::AnyTicket;
 
   /// Wraps a transport, and adds the bytes that this rank sends to `sent`. Both must outlive it.
   template <class T>

@@ -130,7 +130,7 @@ concept StartsBatches = requires {
 template <class K>
 constexpr void check_ticket() {
   static_assert(std::movable<K> && !std::copyable<K>,
-                "terse: a transport's ticket, which its exchange returns, stands for one batch under way: it "
+                "terse: a transport's ticket, which its exchange returns, represents one batch in flight: it "
                 "is movable and not copyable");
   static_assert(
       requires(K & ticket) {

@@ -34,7 +34,8 @@ class CudaAwareMpi {
   CudaAwareMpi(Mpi inner, E executor) : inner_(std::make_unique<Mpi>(std::move(inner))), executor_(executor) {
     if (!supported())
       throw usage_error(
-          "this MPI library does not say that it reads device memory; use ThroughHost<Mpi, executor::cuda>",
+          "this MPI library does not report that it reads device memory; use ThroughHost<Mpi, "
+          "executor::cuda>",
           inner_->rank());
   }
 

@@ -19,9 +19,7 @@
 
 // Type-erased transports: one indirect call for each batch, and one for each query of its ticket.
 
-namespace terse {
-
-namespace detail {
+namespace terse::detail {
 
 /// A batch in flight of any transport, in a place that serves one batch after another.
 struct ErasedBatch {
@@ -40,12 +38,10 @@ struct ErasedBatchOf final : ErasedBatch {
   std::optional<K> ticket;
 };
 
-}  // namespace detail
-
 /// Ticket of a type-erased transport's batch. Returns the batch's place when the batch is done, even if the ticket is kept.
 class AnyTicket {
  public:
-  explicit AnyTicket(std::shared_ptr<detail::ErasedBatch> batch) : batch_(std::move(batch)) {}
+  explicit AnyTicket(std::shared_ptr<ErasedBatch> batch) : batch_(std::move(batch)) {}
   AnyTicket(AnyTicket&& other) noexcept = default;
   AnyTicket& operator=(AnyTicket&& other) noexcept {
     if (this == &other) return *this;
@@ -73,10 +69,8 @@ class AnyTicket {
     if (batch_) batch_->abandon();
     batch_.reset();
   }
-  std::shared_ptr<detail::ErasedBatch> batch_;
+  std::shared_ptr<ErasedBatch> batch_;
 };
-
-namespace detail {
 
 /// Places of batches. They allocate nothing for two batches in flight, nor for as many as there once have been.
 template <Ticket K>
@@ -204,8 +198,8 @@ class Erased final : public ErasedTransport {
       transport_.here();
     else
       throw usage_error(
-          "over this transport no rank can say that it is at work: give it a deadline that is longer than "
-          "what one rank does alone",
+          "this transport has no here(), so a rank can't report that it is busy: set a deadline longer than "
+          "the work of one rank alone",
           rank());
   }
 
@@ -226,6 +220,4 @@ class Erased final : public ErasedTransport {
   Batches<TicketOf<T>> batches_;
 };
 
-}  // namespace detail
-
-}  // namespace terse
+}  // namespace terse::detail

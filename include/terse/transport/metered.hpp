@@ -28,6 +28,8 @@ struct Traffic {
   }
 };
 
+namespace detail {
+
 /// A mailbox of Metered. A fetched packet counts as one message received, in phase `spread`; publishing sends nothing.
 /// The time of both calls counts.
 template <Mailbox Inner>
@@ -37,11 +39,11 @@ class MeteredMailbox {
       : inner_(std::move(inner)), traffic_(std::move(traffic)) {}
 
   void publish(std::span<const std::byte> packet) {
-    const detail::Timer timer(traffic_->seconds);
+    const Timer timer(traffic_->seconds);
     inner_.publish(packet);
   }
   std::uint64_t fetch(int peer, std::span<std::byte> place) {
-    const detail::Timer timer(traffic_->seconds);
+    const Timer timer(traffic_->seconds);
     const std::uint64_t version = inner_.fetch(peer, place);
     if (version > 0) {
       traffic_->by_phase[static_cast<std::size_t>(Phase::spread)] += Load{0, place.size(), 0, 1};
@@ -53,6 +55,8 @@ class MeteredMailbox {
   Inner inner_;
   std::shared_ptr<Traffic> traffic_;
 };
+
+}  // namespace detail
 
 /// A decorator that counts an inner transport's traffic. Channels split from it count into the same `traffic()`.
 template <Transport Inner>
@@ -96,7 +100,7 @@ class Metered : public Forwarding<Metered<Inner>, Inner> {
     return Metered<Other>(std::move(other), traffic_);
   }
   auto mailbox(index_t bytes) requires HasMailbox<Inner> {
-    return MeteredMailbox(Base::inner_.mailbox(bytes), traffic_);
+    return detail::MeteredMailbox(Base::inner_.mailbox(bytes), traffic_);
   }
 
  private:

@@ -227,12 +227,12 @@ class BasicMpi {
 
   /// Makes a mailbox among this channel's ranks. Collective, as is its destruction. Throws usage_error unless all ranks ask
   /// for packets of the same size.
-  MpiMailbox<BasicMpi> mailbox(index_t bytes) {
+  detail::MpiMailbox<BasicMpi> mailbox(index_t bytes) {
     const detail::Call call(detail::Verb::mailbox);
     detail::agree_on_packet(*this, bytes);
     BasicMpi channel = split(0, rank());
     const boost::mpi::communicator communicator = channel.communicator_;
-    return MpiMailbox<BasicMpi>(std::move(channel), communicator, bytes, deadline_);
+    return detail::MpiMailbox<BasicMpi>(std::move(channel), communicator, bytes, deadline_);
   }
 
   /// Ends MPI as its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come

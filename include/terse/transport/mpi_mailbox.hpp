@@ -13,7 +13,7 @@
 #include "terse/transport/mailbox.hpp"
 #include "terse/transport/watchdog.hpp"
 
-namespace terse {
+namespace terse::detail {
 
 /// A Mailbox between processes, see BasicMpi::mailbox: an MPI window in which each rank has its version and packet, under
 /// MPI's own locks: exclusive to publish, shared to fetch. If a network or shared memory serves windows itself, a fetch
@@ -70,7 +70,7 @@ class MpiMailbox {
 
   void publish(std::span<const std::byte> packet) {
     const int rank = channel_.rank();
-    detail::check_packet(packet.size(), bytes_, rank);
+    check_packet(packet.size(), bytes_, rank);
     lock(MPI_LOCK_EXCLUSIVE, rank);
     ++version_;
     std::memcpy(slot_, &version_, sizeof version_);
@@ -78,8 +78,8 @@ class MpiMailbox {
     unlock(rank);
   }
   std::uint64_t fetch(int peer, std::span<std::byte> place) {
-    detail::check_publisher(peer, channel_.size(), channel_.rank());
-    detail::check_packet(place.size(), bytes_, channel_.rank());
+    check_publisher(peer, channel_.size(), channel_.rank());
+    check_packet(place.size(), bytes_, channel_.rank());
     std::uint64_t version = 0;
     lock(MPI_LOCK_SHARED, peer);
     get(peer, 0, std::as_writable_bytes(std::span(&version, 1)));
@@ -130,4 +130,4 @@ class MpiMailbox {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-}  // namespace terse
+}  // namespace terse::detail

@@ -137,8 +137,8 @@ class Nodes {
 
   /// Waits for messages in flight on transports that work in a stream's order.
   void synchronize() requires(detail::in_stream_order<Inside> || detail::in_stream_order<Across>) {
-    await_messages(inside_);
-    await_messages(across_);
+    detail::await_messages(inside_);
+    detail::await_messages(across_);
   }
   auto stream() const requires requires(const Inside& level) { level.stream(); }
   { return inside_.stream(); }
@@ -256,14 +256,14 @@ class Nodes {
       for (const Place& other : places)
         if (other.met != places[0].met)
           say(mine, "ranks 0 and " + std::to_string(other.local) + " of node " + std::to_string(mine.node) +
-                        " meet different nodes across: Nodes wants the same ones in the same order for all "
-                        "ranks of a node");
+                        " meet different nodes across: Nodes requires the same nodes in the same order for "
+                        "all ranks of a node");
     };
     const auto on_column = [&](Column& column) {
       for (std::size_t node = 0; node < column().size(); ++node)
         if (const Place& other = column()[node]; other.sum != sum_of(other))
           say(mine, "what rank " + std::to_string(mine.local) + " of node " + std::to_string(node) +
-                        " says to the ranks of its number was damaged on its way");
+                        " was damaged on its way");
       listen(mine, column(), [&](const Place& other) {
         return other.local == mine.local && other.nodes == mine.nodes && other.ranks == mine.ranks;
       });
@@ -296,7 +296,7 @@ class Nodes {
                       std::to_string(place.nodes) + " nodes, and rank " + std::to_string(mine.local) +
                       " of node " + std::to_string(mine.node) + " one of " + std::to_string(mine.ranks) +
                       " and of " + std::to_string(mine.nodes) +
-                      ": Nodes wants full nodes, and across them ranks of one number");
+                      ": Nodes requires full nodes, and across them ranks of equal number");
   }
   static void say(Place& mine, const std::string& fault) {
     if (mine.fault[0] == '\0') fault.copy(mine.fault, sizeof mine.fault - 1);

@@ -47,7 +47,8 @@ TERSE_CORE void Rendezvous::publish(std::span<const std::byte> bytes) const {
   }
   std::string name = path + ".XXXXXX";
   const int file = ::mkostemp(name.data(), O_CLOEXEC);  // mode 0600
-  if (file < 0) throw usage_error("can't write beside '" + path + "': " + std::strerror(errno), rank);
+  if (file < 0)
+    throw usage_error("can't write in the folder of '" + path + "': " + std::strerror(errno), rank);
   const std::string text = compose(bytes);
   const bool written = write(file, text);
   // A network file system may report only now that the disk is full.

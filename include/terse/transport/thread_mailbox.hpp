@@ -12,6 +12,10 @@
 
 namespace terse {
 
+class Threads;
+
+namespace detail {
+
 /// A Mailbox between threads, see Threads::mailbox: a slot for each rank, locked while a packet is copied. Packets of ranks
 /// that have finished stay readable while any rank's end exists. If a rank has thrown, the next call of each other rank
 /// throws peer_error.
@@ -24,7 +28,7 @@ class ThreadMailbox {
   std::uint64_t fetch(int peer, std::span<std::byte> place);
 
  private:
-  friend class Threads;
+  friend class terse::Threads;
 
   struct Slot {
     std::mutex mutex;
@@ -38,16 +42,17 @@ class ThreadMailbox {
       for (Slot& slot : of) slot.packet = buffer<std::byte>(bytes);
     }
   };
-  ThreadMailbox(std::shared_ptr<detail::ThreadShared> shared, std::shared_ptr<Slots> boxes, int rank,
-                int world_rank)
+  ThreadMailbox(std::shared_ptr<ThreadShared> shared, std::shared_ptr<Slots> boxes, int rank, int world_rank)
       : shared_(std::move(shared)), slots_(std::move(boxes)), rank_(rank), world_rank_(world_rank) {}
 
   void check() const;
 
-  std::shared_ptr<detail::ThreadShared> shared_;
+  std::shared_ptr<ThreadShared> shared_;
   std::shared_ptr<Slots> slots_;
   int rank_, world_rank_;
 };
+
+}  // namespace detail
 
 }  // namespace terse
 

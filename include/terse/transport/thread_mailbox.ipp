@@ -6,10 +6,10 @@
 #include "terse/core/separate.hpp"
 #include "terse/transport/thread_mailbox.hpp"
 
-namespace terse {
+namespace terse::detail {
 
 TERSE_CORE void ThreadMailbox::publish(std::span<const std::byte> packet) {
-  detail::check_packet(packet.size(), slots_->bytes, rank_);
+  check_packet(packet.size(), slots_->bytes, rank_);
   check();
   Slot& slot = slots_->of[static_cast<std::size_t>(rank_)];
   const std::lock_guard lock(slot.mutex);
@@ -18,8 +18,8 @@ TERSE_CORE void ThreadMailbox::publish(std::span<const std::byte> packet) {
 }
 
 TERSE_CORE std::uint64_t ThreadMailbox::fetch(int peer, std::span<std::byte> place) {
-  detail::check_publisher(peer, static_cast<int>(slots_->of.size()), rank_);
-  detail::check_packet(place.size(), slots_->bytes, rank_);
+  check_publisher(peer, static_cast<int>(slots_->of.size()), rank_);
+  check_packet(place.size(), slots_->bytes, rank_);
   check();
   Slot& slot = slots_->of[static_cast<std::size_t>(peer)];
   const std::lock_guard lock(slot.mutex);
@@ -33,4 +33,4 @@ TERSE_CORE void ThreadMailbox::check() const {
     throw peer_error("gave up at a mailbox: " + shared_->reason, shared_->culprit, world_rank_);
 }
 
-}  // namespace terse
+}  // namespace terse::detail

@@ -69,7 +69,7 @@ class Threads {
   Threads split(int color, int key);
 
   /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all ask for packets of the same size.
-  ThreadMailbox mailbox(index_t bytes);
+  detail::ThreadMailbox mailbox(index_t bytes);
 
  private:
   friend class ThreadGroup;

@@ -124,18 +124,18 @@ TERSE_CORE Threads Threads::split(int color, int key) {
   return Threads(shared_, shared_->take(channel_->id, ++splits_, color, std::move(members)), rank);
 }
 
-TERSE_CORE ThreadMailbox Threads::mailbox(index_t bytes) {
+TERSE_CORE detail::ThreadMailbox Threads::mailbox(index_t bytes) {
   const detail::Call call(detail::Verb::mailbox);
   detail::agree_on_packet(*this, bytes);
-  std::shared_ptr<ThreadMailbox::Slots> boxes;
-  if (rank_ == 0) boxes = std::make_shared<ThreadMailbox::Slots>(size(), bytes);
-  using Place = const std::shared_ptr<ThreadMailbox::Slots>*;
+  std::shared_ptr<detail::ThreadMailbox::Slots> boxes;
+  if (rank_ == 0) boxes = std::make_shared<detail::ThreadMailbox::Slots>(size(), bytes);
+  using Place = const std::shared_ptr<detail::ThreadMailbox::Slots>*;
   Assembly<Place, Threads> everyone(*this);
   const Place first = everyone(*this, &boxes, Phase::setup).front();
   if (rank_ != 0) boxes = *first;
   // Rank 0 keeps the place until all ranks have read it.
   barrier(*this);
-  return ThreadMailbox(shared_, std::move(boxes), rank_, static_cast<int>(world(rank_)));
+  return detail::ThreadMailbox(shared_, std::move(boxes), rank_, static_cast<int>(world(rank_)));
 }
 
 TERSE_CORE Threads::Threads(std::shared_ptr<Shared> shared, std::shared_ptr<Shared::Channel> channel,

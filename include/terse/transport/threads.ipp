@@ -44,7 +44,7 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
     // The running ranks are told at once; the remaining ones would get no thread either.
     const std::size_t rank = threads.size();
     const std::string why = "'s thread could not be started: " + std::string(refusal.what()) + "; " +
-                            std::to_string(ranks_) + " ranks want " + std::to_string(ranks_) + " threads";
+                            std::to_string(ranks_) + " ranks require " + std::to_string(ranks_) + " threads";
     failures[rank] = std::make_exception_ptr(error("rank " + std::to_string(rank) + why));
     leave(*shared, static_cast<int>(rank), why);
   }

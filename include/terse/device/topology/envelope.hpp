@@ -146,7 +146,7 @@ class Envelope<E> {
     const detail::Verdict& found = *found_.data();
     refuse(found.fault, detail::text_of(static_cast<detail::SectionFault>(found.fault.found)), step,
            found.sender, rank_, found.from);
-    if (found.damage != no_damage) detail::throw_damage(found.damage, rank_, step);
+    if (found.damage != detail::no_damage) detail::throw_damage(found.damage, rank_, step);
     return found;
   }
 

@@ -138,15 +138,17 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
 /// Reduces and packs in one kernel, for several packets at their ranges' places after `wire`. Requires that units fit a
 /// tile, none is longer than `Longest`, and `f` hands its sample over to `g`; otherwise does nothing and returns false.
 /// Scales go to the places that the ranges name and, unless nullptr, to `scales`.
-template <class Statistic, int Bits, bool Stochastic, index_t Longest = reduction_block, GridExecutor E,
-          class Incoming, class F, class G>
+template <class Statistic, int Bits, bool Stochastic, index_t Longest = detail::reduction_block,
+          GridExecutor E, class Incoming, class F, class G>
 bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,
                          Incoming incoming, F f, G g, typename Statistic::Scale* scales, std::byte* wire,
                          StepDraw draw, std::uint32_t* bad) {
   using Arrived = detail::Arriving<Incoming>;
-  constexpr index_t room = Longest <= reduction_block / 4 ? reduction_block / 4 : reduction_block;
+  constexpr index_t room =
+      Longest <= detail::reduction_block / 4 ? detail::reduction_block / 4 : detail::reduction_block;
   // Sums of packets require many warps at a time, for which long units leave no room.
-  constexpr bool fits = Longest <= reduction_block && (Arrived::bits == 0 || room < reduction_block);
+  constexpr bool fits =
+      Longest <= detail::reduction_block && (Arrived::bits == 0 || room < detail::reduction_block);
   if constexpr (fits && detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
     if (!units.whole && units.size > 0 && units.size <= room && detail::same_stream(f, g) &&
         detail::streams_aligned(f)) {

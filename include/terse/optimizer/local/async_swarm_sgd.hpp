@@ -35,14 +35,13 @@ namespace terse {
 template <class Inner, Compressor C = Dense>
 struct AsyncSwarmSgd {
   static_assert(detail::check_inner<Inner>() && check_compressor<C>());
-  static_assert(
-      C::lossless || Traits<C>::keyed,
-      "terse: ranks publish their parameters as they are (Dense), or by a code that is read beside the "
-      "reader's own (Lattice, Moniqua)");
+  static_assert(C::lossless || Traits<C>::keyed,
+                "terse: ranks publish their parameters uncompressed (Dense), or by a code that is decoded "
+                "with the reader's own parameters (Lattice, Moniqua)");
 
   static constexpr bool models_differ = true;
 
-  static constexpr int scalars = scalars_of<Inner>();
+  static constexpr int scalars = detail::scalars_of<Inner>();
 
   Inner inner{};             ///< the recipe of local steps
   std::uint64_t period = 8;  ///< local steps between two meetings, at least 1
@@ -51,7 +50,7 @@ struct AsyncSwarmSgd {
   C compressor{};  ///< compressor of parameters: Dense, or a keyed one
 
   void check() const {
-    check_values(inner);
+    detail::check_values(inner);
     require(period >= 1, "period must be at least 1", static_cast<double>(period));
     detail::check_policy(compressor);
   }
@@ -70,7 +69,7 @@ struct AsyncSwarmSgd {
     static_assert(
         HasMailbox<T>,
         "terse: asynchronous swarms need a transport with a mailbox: Threads or Mpi, Metered or not");
-    return terse::check_on<Composed<Inner>, T>();
+    return terse::check_on<detail::Composed<Inner>, T>();
   }
 
   template <Executor E>

@@ -69,13 +69,11 @@ class PublishedParameters {
       const std::byte* const section = read_.data() + whole_.section_at;
       const ReadParameters<P> key{parameters};
       if (!compressor_.verify(executor_, whole_.compressed, section, key))
-        throw wire_error(
-            "the packet that rank " + std::to_string(peer) +
-                " has published can't be read beside this rank's own parameters: they are further "
-                "apart than the compressor's bound, or not finite. Raise the bound (Lattice's step), meet "
-                "more "
-                "often, or lower the learning rate",
-            rank_, static_cast<std::int64_t>(context.step));
+        throw wire_error("the packet that rank " + std::to_string(peer) +
+                             " has published can't be decoded with this rank's own parameters: the two "
+                             "differ by more than the compressor's bound, or are not finite. Raise the bound "
+                             "(Lattice's step), synchronize more often, or lower the learning rate",
+                         rank_, static_cast<std::int64_t>(context.step));
       (void)compressor_.decode(executor_, whole_.compressed, section, key, average);
     }
     std::uint64_t damage = no_damage;

@@ -39,7 +39,7 @@ struct CocktailSgd {
   T topology{};                                ///< communication pattern
   Fragments schedule{.count = 1, .delay = 1};  ///< number of fragments, and delay of their means
 
-  LocalUpdatesOf<Inner, TradeForMean, Fragments, Inside::alone, C, F, T> composition() const {
+  recipes::LocalUpdatesOf<Inner, TradeForMean, Fragments, Inside::alone, C, F, T> composition() const {
     return {.inner = inner,
             .period = period,
             .compressor = compressor,

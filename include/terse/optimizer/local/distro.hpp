@@ -15,6 +15,8 @@ namespace terse {
 /// The sign of 0 is 0, so that a tile without a gradient doesn't move. UnitSign, half as large, takes 0 as positive.
 using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>;
 
+namespace recipes {
+
 /// The recipe of DisTrO.
 template <class C, class F, class T>
 struct DisTrOOf {
@@ -44,6 +46,8 @@ struct DisTrOOf {
   }
 };
 
+}  // namespace recipes
+
 /// DisTrO: DeMo with a mean that comes a step late, so that no rank waits for it, and with signs only. Gradients are
 /// computed at the point to which a rank's own memory would move the model next:
 ///
@@ -59,6 +63,6 @@ struct DisTrOOf {
 ///
 /// Source: Peng, Quesnelle and Kingma, "DeMo", 2024; DisTrO in the code of Psyche (PsycheFoundation/psyche), 2025.
 template <class... Ps>
-using DisTrO = Sorted<DisTrOOf, TakesMeans, Policies<DisTrOWaves, AllGather, OwnersResidual>, Ps...>;
+using DisTrO = Sorted<recipes::DisTrOOf, TakesMeans, Policies<DisTrOWaves, AllGather, OwnersResidual>, Ps...>;
 
 }  // namespace terse

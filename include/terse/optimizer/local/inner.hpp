@@ -17,10 +17,9 @@ namespace terse::detail {
 template <class Inner>
 constexpr bool check_inner() {
   constexpr bool policy = kind_of<Inner>() != PolicyKind::none;
-  static_assert(
-      !policy,
-      "terse: this is a policy, and local methods expect an inner optimizer first, and policies behind "
-      "it: DiLoCo<Adam<>, Ring>");
+  static_assert(!policy,
+                "terse: this is a policy, and local methods expect an inner optimizer first and policies "
+                "after it: DiLoCo<Adam<>, Ring>");
   if constexpr (!policy) {
     static_assert(
         !is_blind<Inner>(),

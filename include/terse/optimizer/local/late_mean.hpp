@@ -109,7 +109,7 @@ struct PullBack {
 
   void check() const {
     require(pullback >= 0 && pullback <= 1, "pullback must be in [0, 1]", static_cast<double>(pullback));
-    check_beta("anchor_momentum", anchor_momentum);
+    detail::check_beta("anchor_momentum", anchor_momentum);
   }
   template <class Visit>
   void settings(Visit&& visit) const {

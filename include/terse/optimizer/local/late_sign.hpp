@@ -30,7 +30,7 @@ struct LateSign {
 
   void check() const {
     require(decay > 0 && decay <= 1, "decay must be in (0, 1]", static_cast<double>(decay));
-    check_rate("weight_decay", weight_decay);
+    detail::check_rate("weight_decay", weight_decay);
   }
   template <class Visit>
   void settings(Visit&& visit) const {

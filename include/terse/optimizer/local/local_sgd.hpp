@@ -10,7 +10,7 @@ namespace terse {
 ///
 ///     LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}, .period = 16}
 template <class Inner, class... Ps>
-using LocalSgd = LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
+using LocalSgd = detail::LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
 
 /// LocalSgd under its name with `average_gradients_until` > 0: post-local SGD.
 template <class Inner, class... Ps>
@@ -35,7 +35,7 @@ namespace detail {
 template <class Inner>
 struct AroundInBlocks {
   template <class B, class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, OuterMomentum<B::filters>, AllAtOnce, Inside::alone, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, OuterMomentum<B::filters>, AllAtOnce, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail
@@ -50,6 +50,6 @@ using Bmuf =
 
 /// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9.
 template <class Inner, class... Ps>
-using DiLoCo = LocalUpdatesAround<Inner, OuterMomentum<OuterKind::di_lo_co>, AllAtOnce, Ps...>;
+using DiLoCo = detail::LocalUpdatesAround<Inner, OuterMomentum<OuterKind::di_lo_co>, AllAtOnce, Ps...>;
 
 }  // namespace terse

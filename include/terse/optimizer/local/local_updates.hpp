@@ -3,92 +3,14 @@
 
 #include <bit>
 
-#include "terse/graph/concept.hpp"
 #include "terse/optimizer/groups.hpp"
+#include "terse/optimizer/local/check_local.hpp"
 #include "terse/optimizer/local/local_state.hpp"
 #include "terse/optimizer/sorted.hpp"
 
 namespace terse {
 
-/// Checks that inner recipe R, run on all ranks together, keeps the plain mean of the ranks' parameters.
-template <class R>
-constexpr bool check_inner_mean() {
-  if constexpr (requires { typename decltype(Composed<R>::topology)::Graph; }) {
-    using G = typename decltype(Composed<R>::topology)::Graph;
-    static_assert(
-        !graph::Traits<G>::push_sum || G::regular || graph::Traits<G>::unchecked,
-        "terse: an outer step takes the plain mean, and push-sum weights on a graph where ranks have unequal "
-        "numbers of neighbours keep another. Use a regular graph, such as OnePeerExponential");
-  }
-  return true;
-}
-
-namespace detail {
-
-/// Checks that this outer rule's messages may travel by C, F and P: as exact means, or over the pairs of ranks that
-/// the rule is made for.
-template <class Rule, class C, class F, class P>
-constexpr bool check_outer_means() {
-  if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {
-    static_assert(C::lossless, "terse: partners send their parameters as they are: take Dense");
-    return C::lossless;
-  } else if constexpr (requires { requires Rule::keeps_errors; }) {
-    constexpr bool forgets = std::is_base_of_v<NoErrorFeedback, F>;
-    static_assert(
-        forgets,
-        "terse: with this outer rule (TradeForMean, LateSign) what is not sent stays with it, and an error "
-        "feedback (Residual) would send it twice: take OwnersResidual");
-    constexpr bool own = !requires(P topology) { topology.outer; };
-    static_assert(
-        own,
-        "terse: with this outer rule (TradeForMean, LateSign) each rank keeps what of its own was "
-        "not sent, and a hierarchy sends what nodes have in common: take ScatterGather or AllGather");
-    constexpr bool tells = !Traits<C>::own_round;
-    static_assert(tells,
-                  "terse: this outer rule (TradeForMean, LateSign) must be told what was sent, which "
-                  "compressors with a round of their own (LowRank, Select) don't say: take TopK, a Chain or "
-                  "a quantizer");
-    return forgets && own && tells && check_means<C, F, P>();
-  } else {
-    return check_means<C, F, P>() && check_own_errors<C, F>();
-  }
-}
-
-/// Reports with a readable static_assert why this outer rule doesn't fit this recipe, schedule and topology.
-template <class Inner, class Rule, class Schedule, class P>
-constexpr bool check_meeting() {
-  static_assert(
-      !goes_around<Inner>() || (!Rule::follows_rate && !detail::follows_rate<Inner>()),
-      "terse: of local methods around each other none may follow the learning rate (SlowMo and "
-      "OverlapLocalSgd do; LocalSgd, Bmuf, DiLoCo and StreamingDiLoCo don't): a step knows one change alone");
-  static_assert(
-      !is_no_mean<P>() || !sends_models<Rule>(),
-      "terse: this outer rule (PullBack, DelayCorrection) sends models, and Gathered merges moves. Take "
-      "LateMomentum, or another topology");
-  if constexpr (Schedule::late) {
-    constexpr bool lands = requires { Rule::merges_as_it_sends; };
-    static_assert(
-        lands,
-        "terse: this outer rule takes its mean at once (PlainAverage, OuterMomentum), and here means "
-        "come late: take LateMomentum, TradeForMean, LateSign, PullBack or DelayCorrection");
-    if constexpr (lands)
-      static_assert(
-          !Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
-          "terse: this outer rule (PullBack, DelayCorrection, LateSign) merges a mean when it sends the next "
-          "one: take OnePeriodLate, or LateMomentum");
-    static_assert(
-        !evaluates_late<P>(),
-        "terse: parameters change while their mean is under way, and this topology (Ring) reads its "
-        "message again in each hop. Use ScatterGather");
-  } else {
-    static_assert(
-        !requires { Rule::merges_as_it_sends; },
-        "terse: this outer rule is for means that come late: take OnePeriodLate or Fragments");
-  }
-  return true;
-}
-
-}  // namespace detail
+namespace recipes {
 
 /// Local update methods around any recipe: ranks take `period` steps of the inner recipe and then synchronize, by
 /// Schedule all at once, one period late, or fragment by fragment. LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo
@@ -117,11 +39,11 @@ template <class Inner, class Outer, class Schedule, class Where, class C, class 
 struct LocalUpdatesOf {
   using Rule = detail::OuterRuleOf<Outer, C, P>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
-  static_assert(check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
+  static_assert(detail::check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
   /// True if the outer step depends on the change of the rate since the last one, which a step knows for one recipe
   /// only.
   static constexpr bool follows_rate = Rule::follows_rate;
-  static constexpr int ratio_at = scalars_of<Inner>(), scalars = ratio_at + 1;
+  static constexpr int ratio_at = detail::scalars_of<Inner>(), scalars = ratio_at + 1;
 
   Inner inner{};                              ///< the recipe of local steps
   std::uint64_t period = 8;                   ///< steps between two meetings, at least 1
@@ -135,7 +57,7 @@ struct LocalUpdatesOf {
   Schedule schedule{};  ///< times at which fragments are sent and their means enter
 
   void check() const {
-    check_values(inner);
+    detail::check_values(inner);
     require(period >= 1, "period must be at least 1", static_cast<double>(period));
     require(
         !Where::talks || average_gradients_until == 0,
@@ -165,7 +87,7 @@ struct LocalUpdatesOf {
   void common_settings(Visit&& visit) const {
     composed(inner).common_settings(visit);
     outside_settings(visit);
-    if (follows_rate) visit("learning_rate", static_cast<double>(learning_rate_of(inner)));
+    if (follows_rate) visit("learning_rate", static_cast<double>(detail::learning_rate_of(inner)));
   }
   template <class Visit>
   void outside_settings(Visit&& visit) const {
@@ -189,7 +111,7 @@ struct LocalUpdatesOf {
 
   template <class T>
   static constexpr bool check_on() {
-    return terse::check_on<Composed<Inner>, T>() && terse::check_on<P, T>();
+    return terse::check_on<detail::Composed<Inner>, T>() && terse::check_on<P, T>();
   }
 
   template <Executor E>
@@ -305,7 +227,7 @@ struct LocalUpdatesOf {
     if constexpr (Schedule::late) {
       state.land(fragment);
       if constexpr (detail::takes_rates<Rule>())
-        state.rates->set(input.executor, input.layout, learning_rate_of(inner), rule.weight_decay);
+        state.rates->set(input.executor, input.layout, detail::learning_rate_of(inner), rule.weight_decay);
       for_each(input.executor, fragment.range, rule.merge(x, state.outer_buffers(), now, ratio_at));
       fragment.due = 0;
     } else {
@@ -319,17 +241,19 @@ struct LocalUpdatesOf {
   }
 };
 
+}  // namespace recipes
+
 namespace detail {
 
 template <class Inner, class Outer>
 struct Around {
   template <class Schedule, class Where, class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, Outer, Schedule, Where, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, Outer, Schedule, Where, C, F, P>;
 };
 template <class Inner, class Outer, class Schedule>
 struct AroundAlone {
   template <class C, class F, class P>
-  using Of = LocalUpdatesOf<Inner, Outer, Schedule, Inside::alone, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, Outer, Schedule, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail
@@ -342,9 +266,14 @@ using LocalUpdatesFrom = Sorted<detail::Around<Inner, Outer>::template Of,
                                 Takes<PolicyKind::schedule, PolicyKind::inside, PolicyKind::compressor,
                                       PolicyKind::error_feedback, PolicyKind::topology>,
                                 Policies<AllAtOnce, Inside::alone>, Ps...>;
+
+namespace detail {
+
 /// Local updates by this schedule, around a recipe that runs alone.
 template <class Inner, class Outer, class Schedule, class... Ps>
 using LocalUpdatesAround =
-    Sorted<detail::AroundAlone<Inner, Outer, Schedule>::template Of, TakesMeans, Policies<>, Ps...>;
+    Sorted<AroundAlone<Inner, Outer, Schedule>::template Of, TakesMeans, Policies<>, Ps...>;
+
+}  // namespace detail
 
 }  // namespace terse

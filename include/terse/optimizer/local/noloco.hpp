@@ -28,8 +28,8 @@ struct PairMomentum {
   float momentum = 0.5F;  ///< outer momentum; the rate sets its upper bound
 
   void check() const {
-    check_rate("the outer rate", rate);
-    check_beta("the outer momentum", momentum);
+    detail::check_rate("the outer rate", rate);
+    detail::check_beta("the outer momentum", momentum);
   }
   void check_pairs(int ranks) const {
     const double growth =
@@ -37,8 +37,8 @@ struct PairMomentum {
     if (growth >= 1)
       throw usage_error("among " + std::to_string(ranks) + " ranks in pairs an outer momentum of " +
                         std::to_string(momentum) + " at an outer rate of " + std::to_string(rate) +
-                        " keeps what differs between the ranks from dying out: it grows by a factor of " +
-                        std::to_string(growth) + " in each round. " + remedy());
+                        " diverges: the ranks' differences grow by a factor of " + std::to_string(growth) +
+                        " in each round. " + remedy());
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -77,7 +77,7 @@ struct PairMomentum {
 /// Source: Kolehmainen, Blagoev, Donaghy, Ersoy, Nies, "NoLoCo: no-all-reduce low communication training method for large
 /// models", 2025 (arXiv 2506.10911).
 template <class Inner>
-using NoLoCo = LocalUpdatesOf<Inner, PairMomentum, AllAtOnce, Inside::alone, Dense, NoErrorFeedback,
-                              PairMomentum::Pairs>;
+using NoLoCo = recipes::LocalUpdatesOf<Inner, PairMomentum, AllAtOnce, Inside::alone, Dense, NoErrorFeedback,
+                                       PairMomentum::Pairs>;
 
 }  // namespace terse

@@ -82,8 +82,8 @@ struct OuterMomentum {
   std::conditional_t<follows_rate, bool, detail::NoSetting> follows_jumps{};
 
   void check() const {
-    check_rate("the outer rate", rate);
-    check_beta("the outer momentum", momentum);
+    detail::check_rate("the outer rate", rate);
+    detail::check_beta("the outer momentum", momentum);
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -118,7 +118,7 @@ struct OuterDescent {
 
   float rate = 1;  ///< outer learning rate
 
-  void check() const { check_rate("the outer rate", rate); }
+  void check() const { detail::check_rate("the outer rate", rate); }
   template <class Visit>
   void settings(Visit&& visit) const {
     visit("outer_rate", static_cast<double>(rate));

@@ -25,6 +25,6 @@ namespace terse {
 /// Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch", 2025
 /// (arXiv 2501.18512), algorithm 2.
 template <class Inner, class... Ps>
-using StreamingDiLoCo = LocalUpdatesAround<Inner, LateMomentum, Fragments, Ps...>;
+using StreamingDiLoCo = detail::LocalUpdatesAround<Inner, LateMomentum, Fragments, Ps...>;
 
 }  // namespace terse

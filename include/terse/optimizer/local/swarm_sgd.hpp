@@ -34,21 +34,20 @@ template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomM
           Meeting Form = Meeting::blocking>
 struct SwarmSgd {
   static_assert(detail::check_inner<Inner>() && check_compressor<C>());
-  static_assert(
-      C::lossless || Traits<C>::keyed,
-      "terse: partners send their parameters, which are no smaller at the end than at the start: as they "
-      "are (Dense), or by a code that is read beside the reader's own (Lattice, Moniqua)");
+  static_assert(C::lossless || Traits<C>::keyed,
+                "terse: partners send parameters, which don't become small: uncompressed (Dense), or by a "
+                "code that is decoded with the reader's own parameters (Lattice, Moniqua)");
 
   static constexpr bool models_differ = true;
 
-  static constexpr int scalars = scalars_of<Inner>();
+  static constexpr int scalars = detail::scalars_of<Inner>();
 
   Inner inner{};                ///< the recipe of local steps
   graph::Spaced<G> schedule{};  ///< the pairs, and the rounds between their meetings
   C compressor{};               ///< compressor of parameters: Dense, or a keyed one
 
   void check() const {
-    check_values(inner);
+    detail::check_values(inner);
     detail::check_policy(compressor);
   }
   template <class Visit>
@@ -62,7 +61,7 @@ struct SwarmSgd {
 
   template <class T>
   static constexpr bool check_on() {
-    return terse::check_on<Composed<Inner>, T>();
+    return terse::check_on<detail::Composed<Inner>, T>();
   }
 
   template <Executor E>
