@@ -41,25 +41,35 @@ TEST_CASE("a grid executor refuses more packets than a kernel's arguments hold")
       doctest::Contains("takes in up to 64 packets at once, not 65"), terse::usage_error);
 }
 
-TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
+namespace {
+
+/// Compares a reduction whose blocks join up to `Near` tiles with the host's.
+template <index_t Near>
+void compare_joined(const Range& range, Units units) {
   using E = terse::executor::emulated;
-  const Range range = range_of({100, 40 * 4096 + 17, 5, 9 * 4096});
   const auto values = random_floats(arena_of(range), 77);
   const auto mask = random_mask(arena_of(range), 78);
   const auto given = upload<E>(values);
   const auto words = upload<E>(mask);
-  for (const Units units : {Units{}, Units{0, true}, Units{20 * 4096, false}}) {
-    const auto expected =
-        reduced<terse::executor::host, terse::RootMeanSquare>(range, units, Read{values.data()}, mask);
-    terse::buffer<float, E::memory> scratch(
-        terse::reduction_scratch<terse::RootMeanSquare>(E{}, range, units));
-    terse::buffer<float, E::memory> scales(units.in_range(range));
-    terse::buffer<std::uint32_t, E::memory> bad(1);
-    terse::detail::reduce_tiles<terse::RootMeanSquare, false, 2>(
-        E{}, range, units, mask_of<E>(words), terse::NoPackets{}, Read{given.data()}, nullptr, scratch.data(),
-        scales.data(), bad.data());
-    CHECK(download<E>(scales) == expected.scales);
-  }
+  const auto expected =
+      reduced<terse::executor::host, terse::RootMeanSquare>(range, units, Read{values.data()}, mask);
+  terse::buffer<float, E::memory> scratch(terse::reduction_scratch<terse::RootMeanSquare>(E{}, range, units),
+                                          terse::unwritten);
+  terse::buffer<float, E::memory> scales(units.in_range(range));
+  terse::buffer<std::uint32_t, E::memory> bad(1);
+  terse::detail::reduce_tiles<terse::RootMeanSquare, false, Near>(
+      E{}, range, units, mask_of<E>(words), terse::NoPackets{}, Read{given.data()}, nullptr, scratch.data(),
+      scales.data(), bad.data());
+  CHECK(download<E>(scales) == expected.scales);
+}
+
+}  // namespace
+
+TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
+  const Range some_tiles = range_of({100, 40 * 4096 + 17, 5, 9 * 4096});
+  for (const Units units : {Units{}, Units{0, true}, Units{20 * 4096, false}})
+    compare_joined<2>(some_tiles, units);
+  compare_joined<512>(range_of({5, 600 * 4096 + 17, 4096}), Units{0, true});
 }
 
 namespace {

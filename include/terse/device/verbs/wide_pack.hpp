@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "terse/core/draw.hpp"
-#include "terse/device/verbs/wide_reduce.hpp"
+#include "terse/device/verbs/tile_sums.hpp"
 
 // Coding by functors that name their streams.
 
@@ -239,16 +239,14 @@ struct ReducePackWideKernel {
     const Last last = last_of(f.streams());
     const HandedOver<Last, Turn::first> from{handed, first, *last.data - *last.begin};
     F to = from.moved(f);
-    WideSums<Statistic> sums;
+    OwnSums<Statistic, row_threads> sums;
     if (here)
-      sums.template add<tuned_rows<tuned, F, (Incoming::bits > 0)>, false>(
-          tile, incoming, mask, f, to, from, codes.aligned, place.lane, nullptr);
-    sums.join(block, place);
+      note_samples<tuned_rows<tuned, F, (Incoming::bits > 0)>, false>(sums, tile, incoming, mask, f, to, from,
+                                                                      codes.aligned, place.lane, nullptr);
+    TileTotals<Statistic> totals;
     Scale scale{};
-    if (here && place.lane == 0) {
-      float totals[static_cast<std::size_t>(WideSums<Statistic>::width)];
-      for (int c = 0; c < WideSums<Statistic>::width; ++c) totals[c] = sums.total(c);
-      scale = finish_unit<Statistic>(totals, sums.kept(), bad);
+    if (sums.join(block, totals) && here) {
+      scale = totals.finish(bad);
       if (scales != nullptr) scales[tile.unit] = scale;
       put_scale(tile, scale, codes.wire);
     }
