@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "terse/device/verbs/kernels.hpp"
 #include "terse/device/verbs/last_block.hpp"
 #include "terse/device/verbs/tile_sums.hpp"
 
@@ -17,18 +16,16 @@ TERSE_NUMERICS_BEGIN
 
 /// Kernel that evaluates and sums tiles. The partial results are in rows of `stride` floats, one for each tile of the
 /// range: the statistic's components, the count of values that are not finite and, as integers, the count of elements
-/// kept and a counter for JoinKernel. A block shares each tile if `few`; otherwise a part of a warp does.
+/// kept and a counter for JoinBody. A block shares each tile if `few`; otherwise a part of a warp does.
 template <Tuning tuned, bool few, class Statistic, bool Store, class Space, class Incoming, class F>
-struct ReduceKernel {
+struct ReduceBody {
   static constexpr bool wide = RunsWide<Incoming, F>;
   static constexpr int threads = few ? block_threads : wide ? row_threads : 32;  // that share a tile
   static constexpr Tuning tuning = few ? Tuning{.threads = block_threads} : tuned;
   static constexpr bool cooperative = true;
   using Sums = std::conditional_t<few, HeldSums<Statistic>, OwnSums<Statistic, threads>>;
   using Shared = typename Sums::Shared;
-  Slice slice;
   Mask<Space> mask;
-  Incoming incoming;
   F f_;
   float* partial;  // nullptr: only the stored values are needed
   index_t stride;
@@ -39,9 +36,9 @@ struct ReduceKernel {
   int halvings;  // 0 with a statistic, whose shape requires whole tiles
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const auto number =
-        static_cast<std::uint32_t>(block.index() * (tuning.threads / threads) + block.thread() / threads);
+  TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
+                           const Incoming& incoming) const {
+    const std::uint32_t number = tile_number<threads>(block, tuning);
     const int thread = block.thread() % threads;
     Sums sums(shared);
     if (few || number < slice.tiles << halvings) {
@@ -87,13 +84,12 @@ TERSE_HD inline index_t get_count(const float* at, index_t tiles) {
 /// joins the pieces in their order. As long as the halves are multiples of `Near`, a power of two, only tiles of the
 /// same remainder are joined, by many blocks; a unit's last block does the rest, and the slice's last one joins pieces.
 template <class Statistic, index_t Near>
-struct JoinKernel {
+struct JoinBody {
   static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
   struct Shared {
     bool last;
   };
-  Slice slice;
   float* partial;
   index_t stride, blocks;  // blocks of each unit
   typename Statistic::Scale* scales;
@@ -103,9 +99,10 @@ struct JoinKernel {
   bool first, last;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    if (slice.unit_count > 0 && !join_unit(block, shared)) return;
-    if (all != nullptr && block.thread() == 0) join_pieces();
+  TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
+                           const Arriving<NoPackets, 0>&) const {
+    if (slice.unit_count > 0 && !join_unit(block, shared, slice)) return;
+    if (all != nullptr && block.thread() == 0) join_pieces(slice);
   }
 
  private:
@@ -116,9 +113,9 @@ struct JoinKernel {
 
   /// Returns true in the block that is the last of the slice to have joined a piece of a whole range.
   template <class Block>
-  TERSE_HD bool join_unit(Block& block, Shared& shared) const {
+  TERSE_HD bool join_unit(Block& block, Shared& shared, const SliceView& slice) const {
     const index_t number = block.index() / blocks, part = block.index() % blocks;
-    const Slice::Unit unit = slice.unit(number);
+    const SliceUnit unit = slice.unit(number);
     if (unit.tiles > Near) {
       join_far(unit, part * block_threads + block.thread());
       if (!is_last_block(block, shared.last, counter(unit.first_tile + 1), blocks)) return false;
@@ -138,7 +135,7 @@ struct JoinKernel {
     }
     return all != nullptr && is_last_block(block, shared.last, counter(slice.first_tile), slice.unit_count);
   }
-  TERSE_HD void join_far(const Slice::Unit& unit, index_t own) const {
+  TERSE_HD void join_far(const SliceUnit& unit, index_t own) const {
     if (own >= Near) return;
     index_t half = Near;
     while (2 * half < unit.tiles) half *= 2;
@@ -169,7 +166,7 @@ struct JoinKernel {
     return tiles > 1 ? block.sum(kept) : kept;
   }
   /// By one thread: there are as many additions as pieces.
-  TERSE_HD void join_pieces() const {
+  TERSE_HD void join_pieces(const SliceView& slice) const {
     TileTotals<Statistic> totals{{}, first ? 0 : get_count(all + width, 2)};
     for (int c = 0; c < width; ++c) totals.of[c] = first ? initial_component<Statistic>(c) : all[c];
     for (int e = 0; e < slice.count; ++e) {
@@ -189,15 +186,16 @@ struct JoinKernel {
 TERSE_NUMERICS_END
 
 /// Launches the kernel for the tiles of a slice; see there.
-template <bool few, class Statistic, bool Store, GridExecutor E, class Source, class F>
-void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
+template <bool few, class Statistic, bool Store, GridExecutor E, class Incoming, class F>
+void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Incoming& incoming,
                    const F& f, float* partial, index_t stride, typename Statistic::Scale* scales,
                    std::uint32_t* bad, std::byte* wire) {
-  using Kernel = ReduceKernel<tuning_of<E>(), few, Statistic, Store, typename E::memory, Source, F>;
   const int halvings = partial == nullptr ? slice.halvings() : 0;
-  ex.launch(
-      Kernel{slice, mask, arriving, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings},
-      blocks_for(slice.tiles << halvings, Kernel::tuning.threads / Kernel::threads));
+  launch_parts(
+      ex, slice, incoming,
+      ReduceBody<tuning_of<E>(), few, Statistic, Store, typename E::memory, Arriving<Incoming, 0>, F>{
+          mask, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings},
+      halvings);
 }
 
 /// Runs the common part of `reduce` and `store`. One block of threads joins up to `Near` tiles of a unit.
@@ -205,29 +203,28 @@ template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, clas
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
                   F f, std::byte* wire, float* scratch, typename Statistic::Scale* scales,
                   std::uint32_t* bad) {
-  using Source = Arriving<Incoming>;
-  const Source arriving(incoming);
   const index_t stride = tiles_of(range, units.whole ? Units{} : units);
   float* const all = scratch + (Statistic::width + 3) * stride;
   bool first = true;
-  for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
-    const bool joins = units.whole || slice.tiles > slice.unit_count;
-    if (slice.tiles > 0) {
-      const auto launch = slice.has_few_tiles(tuning_of<E>().few_tiles)
-                              ? launch_reduce<true, Statistic, Store, E, Source, F>
-                              : launch_reduce<false, Statistic, Store, E, Source, F>;
-      launch(ex, slice, mask, arriving, f, scratch, stride, joins ? nullptr : scales, bad, wire);
-    }
-    if (joins) {
-      index_t most = 0;  // tiles of a unit
-      for (index_t unit = 0; unit < slice.unit_count; ++unit) most = std::max(most, slice.unit(unit).tiles);
-      const index_t blocks = most > Near ? blocks_for(Near, block_threads) : 1;
-      ex.launch(JoinKernel<Statistic, Near>{slice, scratch, stride, blocks, scales, bad,
-                                            units.whole ? all : nullptr, first, last},
-                std::max(index_t{1}, slice.unit_count * blocks));
-    }
-    first = false;
-  });
+  for_each_slice<Arriving<Incoming, 0>::bits, Store ? 32 : 0>(
+      range, units, [&](const Slice& slice, bool last) {
+        const bool joins = units.whole || slice.tiles > slice.unit_count;
+        const auto launch = slice.has_few_tiles(tuning_of<E>().few_tiles)
+                                ? launch_reduce<true, Statistic, Store, E, Incoming, F>
+                                : launch_reduce<false, Statistic, Store, E, Incoming, F>;
+        launch(ex, slice, mask, incoming, f, scratch, stride, joins ? nullptr : scales, bad, wire);
+        if (joins) {
+          index_t most = 0;  // tiles of a unit
+          for (index_t unit = 0; unit < slice.unit_count; ++unit)
+            most = std::max(most, slice.unit(unit).tiles);
+          const index_t blocks = most > Near ? blocks_for(Near, block_threads) : 1;
+          launch_body(ex, slice, NoPackets{},
+                      JoinBody<Statistic, Near>{scratch, stride, blocks, scales, bad,
+                                                units.whole ? all : nullptr, first, last},
+                      std::max(index_t{1}, slice.unit_count * blocks));
+        }
+        first = false;
+      });
 }
 
 }  // namespace detail
@@ -254,13 +251,11 @@ void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, ou
 /// Writes the values of `store` without a statistic, for several packets at their ranges' places after `wire`.
 template <class Statistic, GridExecutor E, class Incoming, class F>
 void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std::byte* wire) {
-  using Source = detail::Arriving<Incoming>;
-  const Source arriving(incoming);
-  detail::for_each_slice<Source::bits, 32>(ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
-    if (slice.tiles > 0)
-      detail::launch_reduce<false, Statistic, true>(ex, slice, NoMask{}, arriving, f, nullptr, 0, nullptr,
-                                                    nullptr, wire);
-  });
+  detail::for_each_slice<detail::Arriving<Incoming, 0>::bits, 32>(
+      ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
+        detail::launch_reduce<false, Statistic, true>(ex, slice, NoMask{}, incoming, f, nullptr, 0, nullptr,
+                                                      nullptr, wire);
+      });
 }
 
 }  // namespace terse

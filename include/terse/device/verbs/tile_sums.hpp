@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "terse/core/ones.hpp"
-#include "terse/device/verbs/wide.hpp"
+#include "terse/device/verbs/kernels.hpp"
 #include "terse/executor/reduction.hpp"
 
 // The evaluation of a tile's samples, and their sum in the one shape of reductions.

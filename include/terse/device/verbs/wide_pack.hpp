@@ -160,30 +160,6 @@ TERSE_HD void put_scale(const Tile& tile, const Scale& scale, std::byte* wire) {
   }
 }
 
-/// Counterpart of PackKernel for functors that name their streams.
-template <Tuning tuned, int Bits, bool Stochastic, class Scale, class Space, class F>
-struct PackWideKernel {
-  static constexpr Tuning tuning = tuned;
-  static constexpr bool cooperative = true;
-  struct Shared {};
-  Slice slice;
-  Mask<Space> mask;
-  WideCodes<Bits, Stochastic, F> codes;
-  const Scale* scales;
-  bool whole;
-  int halvings;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const WidePlace place(block, tuning);
-    const bool here = place.number < slice.tiles << halvings;
-    const Tile tile = slice.part_of_tile(here ? place.number : 0, halvings);
-    const Scale& scale = scales[whole ? 0 : tile.unit];
-    if (here && place.lane == 0) put_scale(tile, scale, codes.wire);
-    codes.store(block, place, tile, here, mask, scale, NowhereElse{});
-  }
-};
-
 /// A stream that one functor hands over to another, for the length of a tile.
 template <class Last, Turn which>
 struct HandedOver {
@@ -210,8 +186,8 @@ struct HandedOver {
 /// `Longest` elements, so that more blocks fit.
 template <Tuning tuned, class Statistic, int Bits, bool Stochastic, index_t Longest, class Space,
           class Incoming, class F, class G>
-struct ReducePackWideKernel {
-  static constexpr int tiles = 2;
+struct ReducePackBody {
+  static constexpr int tiles = 2, threads = row_threads;
   static constexpr Tuning tuning{tiles * row_threads, tuned.rows, 0};
   static constexpr bool cooperative = true;
   struct alignas(16) Shared {
@@ -219,16 +195,15 @@ struct ReducePackWideKernel {
   };
   using Scale = typename Statistic::Scale;
   using Last = decltype(last_of(std::declval<F&>().streams()));
-  Slice slice;
   Mask<Space> mask;
-  Incoming incoming;
   F f_;
   WideCodes<Bits, Stochastic, G> codes;
   Scale* scales;  // nullptr: scales go into packets only
   std::uint32_t* bad;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
+  TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
+                           const Incoming& incoming) const {
     const WidePlace place(block, tuning);
     const bool here = place.number < slice.tiles;
     const Tile tile = slice.tile(here ? place.number : 0);
