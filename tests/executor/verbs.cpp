@@ -41,24 +41,79 @@ TEST_CASE("a grid executor refuses more packets than a kernel's arguments hold")
       doctest::Contains("takes in up to 64 packets at once, not 65"), terse::usage_error);
 }
 
-TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
+namespace {
+
+/// Compares a reduction whose blocks join up to `Near` tiles with the host's.
+template <index_t Near>
+void compare_joined(const Range& range, Units units) {
   using E = terse::executor::emulated;
-  const Range range = range_of({100, 40 * 4096 + 17, 5, 9 * 4096});
   const auto values = random_floats(arena_of(range), 77);
   const auto mask = random_mask(arena_of(range), 78);
   const auto given = upload<E>(values);
   const auto words = upload<E>(mask);
-  for (const Units units : {Units{}, Units{0, true}, Units{20 * 4096, false}}) {
-    const auto expected =
-        reduced<terse::executor::host, terse::RootMeanSquare>(range, units, Read{values.data()}, mask);
-    terse::buffer<float, E::memory> scratch(
-        terse::reduction_scratch<terse::RootMeanSquare>(E{}, range, units));
-    terse::buffer<float, E::memory> scales(units.in_range(range));
-    terse::buffer<std::uint32_t, E::memory> bad(1);
-    terse::detail::reduce_tiles<terse::RootMeanSquare, false, 2>(
-        E{}, range, units, mask_of<E>(words), terse::NoPackets{}, Read{given.data()}, nullptr, scratch.data(),
-        scales.data(), bad.data());
-    CHECK(download<E>(scales) == expected.scales);
+  const auto expected =
+      reduced<terse::executor::host, terse::RootMeanSquare>(range, units, Read{values.data()}, mask);
+  terse::buffer<float, E::memory> scratch(terse::reduction_scratch<terse::RootMeanSquare>(E{}, range, units),
+                                          terse::unwritten);
+  terse::buffer<float, E::memory> scales(units.in_range(range));
+  terse::buffer<std::uint32_t, E::memory> bad(1);
+  const index_t before = E::launches();
+  terse::detail::reduce_tiles<terse::RootMeanSquare, false, Near>(
+      E{}, range, units, mask_of<E>(words), terse::NoPackets{}, Read{given.data()}, nullptr, scratch.data(),
+      scales.data(), bad.data());
+  CHECK(download<E>(scales) == expected.scales);
+  CHECK(E::launches() - before == 2);
+}
+
+}  // namespace
+
+TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
+  const Range some_tiles = range_of({100, 40 * 4096 + 17, 5, 9 * 4096});
+  for (const Units units : {Units{}, Units{0, true}, Units{20 * 4096, false}})
+    compare_joined<2>(some_tiles, units);
+  compare_joined<512>(range_of({5, 600 * 4096 + 17, 4096}), Units{0, true});
+}
+
+TEST_CASE("kernels of few pieces and packets have few arguments, and all give the host's results") {
+  using E = terse::executor::emulated;
+  using Code = terse::Dense::Code;
+  for (const int pieces : {1, 16, 17, 129}) {
+    const Range range = range_of(std::vector<index_t>(static_cast<std::size_t>(pieces), 5));
+    const auto floats = random_floats(6 * pieces + 64, 90);
+    const auto given = upload<E>(floats);
+    for (const int packets : {1, 16, 17, 64}) {
+      CAPTURE(pieces);
+      CAPTURE(packets);
+      const auto sums = [&]<class Ex>(Ex, const float* from) {
+        std::vector<terse::Packets<Code>::Source> sources;
+        for (int k = 0; k < packets; ++k)
+          sources.push_back({reinterpret_cast<const std::byte*>(from + 2 * (k % 32)), nullptr, 0.5F});
+        return decoded<Ex, Code>(range, sources, {});
+      };
+      E::most_argument_bytes() = 0;
+      CHECK(sums(E{}, given.data()) == sums(terse::executor::host{}, floats.data()));
+      // A range of 129 pieces takes a kernel for many and one for the last.
+      CHECK((E::most_argument_bytes() <= 2048) == (pieces <= 16 && packets <= 16));
+    }
+  }
+}
+
+TEST_CASE("a grid executor puts values of any number into its memory, as arguments of up to 4 KiB") {
+  using E = terse::executor::emulated;
+  for (const index_t count : {0, 1, 5, 127, 128, 129, 4063, 4064, 4065, 10000}) {
+    CAPTURE(count);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(count));
+    for (std::size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<std::byte>(k * 7 % 251);
+    auto there = upload<E>(std::vector<std::byte>(bytes.size() + 1, std::byte{0xEE}));
+    const index_t before = E::launches();
+    E::most_argument_bytes() = 0;
+    terse::put(E{}, terse::view<const std::byte>(bytes), terse::out<E, std::byte>(there.data(), count));
+    CHECK(E::launches() - before == (count + 4063) / 4064);
+    CHECK(E::most_argument_bytes() <= (count == 0 ? 0 : count <= 128 ? 144 : 4096));
+    auto found = download<E>(there);
+    CHECK(found.back() == std::byte{0xEE});
+    found.pop_back();
+    CHECK(found == bytes);
   }
 }
 

@@ -452,9 +452,23 @@ TEST_CASE("a compressed step takes as many launches and copies whatever the numb
   for (const int ranks : {2, 4, 8}) {
     CAPTURE(ranks);
     // docs/cuda.md says so.
-    CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, Layout::flat(5000), ranks) == 16);
-    CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, tensors, ranks) == 19);
+    CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, Layout::flat(5000), ranks) == 15);
+    CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, tensors, ranks) == 17);
     using InBlocks = OneBitAdam<ScaledSign<RootMeanSquare, PerBlock<512>>>;
     CHECK(launches_of(InBlocks{.preconditioner = at_once}, Layout::flat(5000), ranks) == 12);
   }
+}
+
+TEST_CASE("a default step over NCCL takes few launches, with few arguments for a flat model, of any size") {
+  constexpr FrozenVariance at_once{.freeze = AtStep{1}};
+  const StepCost one_bit = cost_of(OneBitAdam<>{.preconditioner = at_once}, Layout::flat(20000), 2);
+  const StepCost adam = cost_of(Adam<>{}, Layout::flat(20000), 2, true);
+  CHECK(one_bit.launches == 16);
+  CHECK(adam.launches == 12);
+  for (const StepCost& cost : {one_bit, adam}) CHECK(cost.argument_bytes <= 2048);
+  // As many for a large one: it is a single slice, and no verb takes more launches for more tiles.
+  for (const bool compressed : {false, true})
+    CHECK(slices_of(Layout::flat(100'000'000).range(),
+                    detail::slice_bytes_of(automatic_slices, true, compressed))
+              .size() == 1);
 }

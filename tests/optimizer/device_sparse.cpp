@@ -42,7 +42,7 @@ TEST_CASE("sparse steps take as many launches and copies whatever the number of 
     CHECK(gathered(lists, large, ranks) == 18);
     CHECK(gathered(bitmaps, large, ranks) == 19);
     CHECK(gathered(above, large, ranks) == 20);
-    CHECK(gathered(cocktail(0.95, 0.3), large, ranks) == 24);
+    CHECK(gathered(cocktail(0.95, 0.3), large, ranks) == 23);
     CHECK(scattered(bitmaps, large, ranks) == 19);
   }
   CHECK(scattered(lists, Layout::flat(8000), 2) == 16);

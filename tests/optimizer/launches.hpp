@@ -5,10 +5,16 @@
 
 namespace {
 
-/// Launches and copies of a compressed step, which must be as many on all ranks.
+struct StepCost {
+  index_t launches = 0;            // and copies
+  std::size_t argument_bytes = 0;  // the most of a kernel
+  bool operator==(const StepCost&) const = default;
+};
+
+/// The cost of a recipe's third step, which must be equal on all ranks.
 template <class R>
-index_t launches_of(const R& recipe, const Layout& layout, int ranks) {
-  std::vector<index_t> launches(at(ranks));
+StepCost cost_of(const R& recipe, const Layout& layout, int ranks, bool full_precision = false) {
+  std::vector<StepCost> costs(at(ranks));
   ThreadGroup(ranks, std::chrono::seconds(60)).run([&](Threads& transport) {
     ThroughHost<Threads, Device> staged(transport.split(0, transport.rank()), Device{});
     Optimizer optimizer{recipe, staged, layout, masks_any(), Device{}};
@@ -16,13 +22,20 @@ index_t launches_of(const R& recipe, const Layout& layout, int ranks) {
     for (std::uint64_t step = 1; step <= 3; ++step) {
       const auto g = uploaded<Device>(gradient(layout, transport.rank(), step, 4));
       const index_t before = Device::launches();
+      Device::most_argument_bytes() = 0;
       optimizer.step(x.all(), g.all());
-      launches[at(transport.rank())] = Device::launches() - before;
+      costs[at(transport.rank())] = {Device::launches() - before, Device::most_argument_bytes()};
     }
-    CHECK_FALSE(optimizer.full_precision());
+    CHECK(optimizer.full_precision() == full_precision);
   });
-  CHECK(launches == std::vector<index_t>(at(ranks), launches.front()));
-  return launches.front();
+  CHECK(costs == std::vector<StepCost>(at(ranks), costs.front()));
+  return costs.front();
+}
+
+/// Launches and copies of a compressed step.
+template <class R>
+index_t launches_of(const R& recipe, const Layout& layout, int ranks) {
+  return cost_of(recipe, layout, ranks).launches;
 }
 
 }  // namespace

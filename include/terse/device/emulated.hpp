@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,6 +57,12 @@ struct emulated {
     return count;
   }
 
+  /// Returns the most bytes of arguments of a kernel that this thread has launched; it may be set back to 0.
+  static std::size_t& most_argument_bytes() {
+    thread_local std::size_t most = 0;
+    return most;
+  }
+
   template <class Kernel>
   void launch(const Kernel& kernel, index_t blocks) const {
     launch_any(detail::AnyKernel::of(kernel), blocks);
@@ -80,6 +87,7 @@ struct emulated {
   static void launch_any(detail::AnyKernel kernel, index_t blocks) {
     detail::EmulatedThreads::check_blocks(blocks);
     ++launches();
+    most_argument_bytes() = std::max(most_argument_bytes(), kernel.bytes);
     if (auto& recording = Recording::under_way(); recording) {
       const auto kept = std::make_shared<std::vector<std::byte>>(kernel.bytes);
       std::memcpy(kept->data(), kernel.kernel, kernel.bytes);

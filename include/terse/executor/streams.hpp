@@ -173,10 +173,13 @@ TERSE_HD F moved_to(F f, float* data, index_t begin) {
   return f;
 }
 
-/// Checks whether a functor's streams are aligned for access to four elements at a time.
-template <NamesStreams F>
+/// Checks whether a functor names its streams, and these are aligned for access to four elements at a time.
+template <class F>
 bool streams_aligned(F f) {
-  return f.streams().aligned();
+  if constexpr (NamesStreams<F>)
+    return f.streams().aligned();
+  else
+    return false;
 }
 
 template <class F>

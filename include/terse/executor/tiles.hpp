@@ -30,22 +30,46 @@ struct Tile {
   bool pads = false;    // true: 4 bytes of zeros follow that scale
 };
 
-/// Some pieces of a verb's ranges, as a kernel argument.
-struct Slice {
-  static constexpr int capacity = 128;
-  struct Entry {
-    Piece piece;
-    index_t first_tile = 0, first_unit = 0;  // counted through the ranges
-    index_t coming = 0, going = 0, scales = -1;
-    int packet = 0;
-    bool pads = false;  // true: zeros follow the scale of its last unit
-  };
+/// A list in a kernel's arguments.
+template <class T, int most>
+struct Listed {
+  T of[most];
+  TERSE_HD const T& operator[](int k) const { return of[k]; }
+  TERSE_HD T& operator[](int k) { return of[k]; }
+};
 
-  Entry entries[capacity];
-  int count = 0;
+/// A piece of a slice.
+struct SlicePiece {
+  Piece piece;
+  index_t first_tile = 0, first_unit = 0;  // counted through the ranges
+  index_t coming = 0, going = 0, scales = -1;
+  int packet = 0;
+  bool pads = false;  // true: zeros follow the scale of its last unit
+};
+struct SliceUnit {
+  index_t first_tile, tiles, elements;
+};
+struct SliceCounts {
+  int count = 0;  // of pieces
   Units units;
   index_t first_tile = 0, tiles = 0;  // of this slice
   index_t first_unit = 0, unit_count = 0;
+};
+
+/// Some pieces of a verb's ranges: a list, as a kernel argument, or a pointer to one.
+template <class Pieces>
+struct SliceOf : SliceCounts {
+  Pieces entries;
+
+  /// Returns the slice as a kernel's code takes it, for lists of any capacity.
+  TERSE_HD SliceOf<const SlicePiece*> view() const { return {*this, &entries[0]}; }
+  /// Returns the slice with a list of at most `most` pieces, which must suffice.
+  template <int most>
+  SliceOf<Listed<SlicePiece, most>> within() const {
+    SliceOf<Listed<SlicePiece, most>> fewer{*this, {}};
+    std::copy_n(&entries[0], count, fewer.entries.of);
+    return fewer;
+  }
 
   TERSE_HD static constexpr index_t tiles_in(index_t elements) {
     return (elements + reduction_block - 1) / reduction_block;
@@ -53,7 +77,7 @@ struct Slice {
   TERSE_HD index_t unit_size(const Piece& piece) const { return units.size == 0 ? piece.count : units.size; }
 
   /// Returns the entry of a tile, counted from the slice's first.
-  TERSE_HD const Entry& entry_of_tile(index_t tile) const {
+  TERSE_HD const SlicePiece& entry_of_tile(index_t tile) const {
     int low = 0;
     for (int size = count; size > 1;) {
       const int half = size / 2;
@@ -62,7 +86,7 @@ struct Slice {
     }
     return entries[low];
   }
-  TERSE_HD const Entry& entry_of_unit(index_t unit) const {
+  TERSE_HD const SlicePiece& entry_of_unit(index_t unit) const {
     int low = 0;
     for (int size = count; size > 1;) {
       const int half = size / 2;
@@ -73,7 +97,7 @@ struct Slice {
   }
 
   TERSE_HD Tile tile(index_t number) const {
-    const Entry& entry = entry_of_tile(number);
+    const SlicePiece& entry = entry_of_tile(number);
     const index_t size = unit_size(entry.piece), per_unit = tiles_in(size);
     const index_t local = first_tile + number - entry.first_tile, unit = local / per_unit;
     Tile tile{entry.piece, 0, 0, entry.first_unit + unit, entry.coming, entry.going, entry.packet};
@@ -113,17 +137,19 @@ struct Slice {
   bool has_few_tiles(index_t limit) const { return tiles > 0 && tiles < limit && !has_short_units(); }
   bool has_short_units() const { return units.size > 0 && units.size < reduction_block; }
 
-  /// A unit's tiles and elements, by its number in the slice.
-  struct Unit {
-    index_t first_tile, tiles, elements;
-  };
-  TERSE_HD Unit unit(index_t number) const {
-    const Entry& entry = entry_of_unit(number);
+  /// Returns a unit by its number in the slice.
+  TERSE_HD SliceUnit unit(index_t number) const {
+    const SlicePiece& entry = entry_of_unit(number);
     const index_t size = unit_size(entry.piece), local = first_unit + number - entry.first_unit;
     const index_t left = entry.piece.count - local * size, elements = left < size ? left : size;
     return {entry.first_tile + local * tiles_in(size), tiles_in(elements), elements};
   }
 };
+
+using SliceView = SliceOf<const SlicePiece*>;
+/// The most pieces of a kernel, and the number for which kernels with fewer bytes of arguments exist.
+inline constexpr int most_pieces = 128, few_pieces = 16;
+using Slice = SliceOf<Listed<SlicePiece, most_pieces>>;
 
 /// Returns the number of tiles of a range.
 inline index_t tiles_of(const Range& range, Units units) {
@@ -147,7 +173,7 @@ inline index_t tiles_of(PlacedRanges ranges, Units units) {
 template <int Coming, int Going, class Use>
 void for_each_slice(PlacedRanges ranges, Units units, index_t scale_bytes, Use use) {
   const Units apart{units.whole ? 0 : units.size, false};
-  Slice slice;
+  Slice slice{{}, {}};
   slice.units = apart;
   index_t tile = 0, unit = 0;
   const auto flush = [&](bool last) {
@@ -165,7 +191,7 @@ void for_each_slice(PlacedRanges ranges, Units units, index_t scale_bytes, Use u
     index_t units_left = scales < 0 ? 0 : units.in_range(*placed.range);
     const bool odd = units_left * scale_bytes % 8 != 0;
     for (const Piece& piece : placed.range->pieces()) {
-      if (slice.count == Slice::capacity) flush(false);
+      if (slice.count == most_pieces) flush(false);
       if (piece.count == 0) continue;
       const index_t here = apart.in_piece(piece.count), size = apart.size == 0 ? piece.count : apart.size;
       units_left -= here;

@@ -5,12 +5,14 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <type_traits>
 
 #include "terse/core/error.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/quads.hpp"
 
-// The incoming packets of a verb of a grid executor, as a kernel argument.
+// The incoming packets of a verb of a grid executor: a list of up to `most`, as a kernel argument, or a pointer to one if
+// `most` is 0, which a kernel's code takes.
 
 namespace terse::detail {
 
@@ -22,15 +24,15 @@ inline void check_packets(int count) {
                       std::to_string(count) + "; use a topology with fewer neighbours, such as Ring");
 }
 
-/// Incoming packets, as a kernel argument.
-template <class Incoming>
+template <class Incoming, int most = most_packets>
 struct Arriving;
 
-template <>
-struct Arriving<NoPackets> {
-  static constexpr int bits = 0;
+template <int most>
+struct Arriving<NoPackets, most> {
+  static constexpr int bits = 0, count = 0;
   Arriving() = default;
   explicit Arriving(NoPackets) {}
+  TERSE_HD Arriving<NoPackets, 0> view() const { return {}; }
   static Units units() { return {}; }
   template <class F>
   TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
@@ -47,22 +49,39 @@ struct Arriving<NoPackets> {
   };
 };
 
-/// All packets for each tile or, with `Each`, one packet.
-template <class Code, bool Each>
-struct ArrivingPackets {
+/// Packets with a list of their sources, or a pointer to one.
+template <class Code, int most>
+struct PacketList {
   static constexpr int bits = Code::bits;
-  using Element = CodeElement<Code::bits>;
-  typename Packets<Code>::Source sources[most_packets];
+  using Source = typename Packets<Code>::Source;
   int count;
   bool whole;
   index_t size;
   std::uint64_t* damage;
+  std::conditional_t<most == 0, const Source*, Listed<Source, most>> sources;
 
-  explicit ArrivingPackets(Packets<Code> packets)
-      : count(packets.count), whole(packets.units.whole), size(packets.units.size), damage(packets.damage) {
-    check_packets(count);
-    std::copy_n(packets.sources, count, sources);
+  TERSE_HD explicit PacketList(const Packets<Code>& given)
+      : count(given.count), whole(given.units.whole), size(given.units.size), damage(given.damage) {
+    if constexpr (most == 0) {
+      sources = given.sources;
+    } else {
+#ifndef __CUDA_ARCH__
+      check_packets(count);
+#endif
+      for (int k = 0; k < count; ++k) sources[k] = given.sources[k];
+    }
   }
+  TERSE_HD Packets<Code> packets() const { return {&sources[0], count, {size, whole}, damage}; }
+};
+
+/// All packets for each tile or, with `Each`, one packet.
+template <class Code, bool Each, int most>
+struct ArrivingPackets : PacketList<Code, most> {
+  using Element = CodeElement<Code::bits>;
+  using List = PacketList<Code, most>;
+  using List::count, List::damage, List::size, List::sources, List::whole;
+  using PacketList<Code, most>::PacketList;
+
   Units units() const { return {whole ? 0 : size, false}; }
 
   /// The sums of `Rows` rows from b on, of four neighbouring lanes.
@@ -174,31 +193,27 @@ struct ArrivingPackets {
   }
 };
 
-template <class Code>
-struct Arriving<Packets<Code>> : ArrivingPackets<Code, false> {
-  using ArrivingPackets<Code, false>::ArrivingPackets;
+template <class Code, int most>
+struct Arriving<Packets<Code>, most> : ArrivingPackets<Code, false, most> {
+  using ArrivingPackets<Code, false, most>::ArrivingPackets;
+  TERSE_HD Arriving<Packets<Code>, 0> view() const { return Arriving<Packets<Code>, 0>(this->packets()); }
 };
-template <class Code>
-struct Arriving<OneEach<Code>> : ArrivingPackets<Code, true> {
-  explicit Arriving(OneEach<Code> each) : ArrivingPackets<Code, true>(each.packets) {}
+template <class Code, int most>
+struct Arriving<OneEach<Code>, most> : ArrivingPackets<Code, true, most> {
+  TERSE_HD explicit Arriving(OneEach<Code> each) : ArrivingPackets<Code, true, most>(each.packets) {}
+  TERSE_HD Arriving<OneEach<Code>, 0> view() const {
+    return Arriving<OneEach<Code>, 0>(OneEach<Code>{this->packets()});
+  }
 };
 
-template <class Code>
-struct Arriving<Differences<Code>> {
-  static constexpr int bits = Code::bits;
-  const std::byte* values[most_packets];
-  float weights[most_packets];
-  std::uint32_t origins[most_packets];
-  int count;
-  std::uint64_t* damage;
+template <class Code, int most>
+struct Arriving<Differences<Code>, most> : PacketList<Code, most> {
+  using List = PacketList<Code, most>;
+  using List::count, List::damage, List::sources;
 
-  explicit Arriving(Differences<Code> given) : count(given.packets.count), damage(given.packets.damage) {
-    check_packets(count);
-    for (int k = 0; k < count; ++k) {
-      values[k] = given.packets.sources[k].codes;
-      weights[k] = given.packets.sources[k].weight;
-      origins[k] = given.packets.sources[k].origin;
-    }
+  TERSE_HD explicit Arriving(Differences<Code> given) : List(given.packets) {}
+  TERSE_HD Arriving<Differences<Code>, 0> view() const {
+    return Arriving<Differences<Code>, 0>(Differences<Code>{this->packets()});
   }
   static Units units() { return {}; }
 
@@ -209,15 +224,16 @@ struct Arriving<Differences<Code>> {
 
     TERSE_HD Rowwise(const Arriving& arriving, const Tile& tile, index_t b, int lane) {
       const index_t place = tile.coming + (b + lane) * 4;
-      read(arriving.values[0] + place, own);
+      read(arriving.sources[0].codes + place, own);
       std::memset(difference, 0, sizeof difference);
       TERSE_ROLLED
       for (int k = 1; k < arriving.count; ++k) {
         float theirs[std::size_t{Rows}][quad];
-        read(arriving.values[k] + place, theirs);
+        read(arriving.sources[k].codes + place, theirs);
         TERSE_UNROLL
         for (int r = 0; r < Rows; ++r) TERSE_UNROLL
-        for (int j = 0; j < quad; ++j) difference[r][j] += arriving.weights[k] * (theirs[r][j] - own[r][j]);
+        for (int j = 0; j < quad; ++j)
+          difference[r][j] += arriving.sources[k].weight * (theirs[r][j] - own[r][j]);
       }
       if (arriving.damage == nullptr) return;
       const float limit = largest_sum(arriving.count);
@@ -248,13 +264,14 @@ struct Arriving<Differences<Code>> {
   template <class F>
   TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {
     const index_t place = tile.coming + (b + lane) * 4;
-    const float own = load_aligned<float>(values[0] + place);
+    const float own = load_aligned<float>(sources[0].codes + place);
     float difference = 0;
-    for (int k = 1; k < count; ++k) difference += weights[k] * (load_aligned<float>(values[k] + place) - own);
+    for (int k = 1; k < count; ++k)
+      difference += sources[k].weight * (load_aligned<float>(sources[k].codes + place) - own);
     if (damage != nullptr && !(magnitude(difference) <= largest_sum(count)))
       for (int k = 0; k < count; ++k)
-        if (!is_finite(load_aligned<float>(values[k] + place))) {
-          atomic_lower(damage, origins[k]);
+        if (!is_finite(load_aligned<float>(sources[k].codes + place))) {
+          atomic_lower(damage, sources[k].origin);
           difference = 0;
         }
     return f(tile.piece, tile.piece.offset + b + lane, keep, own, difference);

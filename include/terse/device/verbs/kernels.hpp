@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <type_traits>
 
 #include "terse/core/error.hpp"
-#include "terse/device/verbs/wide.hpp"
+#include "terse/device/verbs/arriving.hpp"
 
 // The verbs for executors that run kernels on a grid of thread blocks: `executor::cuda` on a device, and
 // `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
@@ -38,36 +40,101 @@ namespace detail {
 
 inline constexpr int tiles_per_block = block_threads / lanes;
 
+/// Functors that name their streams, see executor/streams.hpp and executor/quads.hpp. Each of the 16 threads of a tile
+/// takes four neighbouring lanes of several rows at a time. The results equal those of calls lane by lane, bit for bit.
+/// The last rows of a tile, and all rows if a stream is misaligned, are processed element by element.
+template <class Incoming, class F>
+concept RunsWide = NamesStreams<F> && requires {
+  typename Incoming::template Rowwise<1>;
+};
+
 TERSE_NUMERICS_BEGIN
 
-/// Returns the tile that this thread's group of 64 threads works on, if there is one.
-template <class Block>
-TERSE_HD index_t tile_number(const Block& block) {
-  return block.index() * tiles_per_block + block.thread() / lanes;
+/// Returns the number of a thread's tile, if there is one, where `threads` threads share a tile. No memory holds 2^32 tiles.
+template <int threads = lanes, class Block>
+TERSE_HD std::uint32_t tile_number(const Block& block, Tuning tuning = {.threads = block_threads}) {
+  return static_cast<std::uint32_t>(block.index() * (tuning.threads / threads) + block.thread() / threads);
 }
 
-/// Kernel that calls f(piece, i, keep[, sum]) for every element of a slice.
-template <class Space, class Incoming, class F>
-struct ForEachKernel {
-  static constexpr bool cooperative = false;
-  struct Shared {};
-  Slice slice;
-  Mask<Space> mask;
-  Incoming incoming;
-  F f_;
+/// A thread's tile and lanes.
+struct WidePlace {
+  std::uint32_t number;
+  int lane;    // the first of four
+  int thread;  // in its warp
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const index_t number = tile_number(block);
-    if (number >= slice.tiles) return;
-    const int lane = block.thread() % lanes;
-    const Tile tile = slice.tile(number);
+  TERSE_HD WidePlace(const Block& block, Tuning tuning)
+      : number(tile_number<row_threads>(block, tuning)),
+        lane(block.thread() % row_threads * quad),
+        thread(block.thread() % 32) {}
+};
+
+/// Kernel that runs `body(block, shared, slice, incoming)`, with room for some pieces and as many packets. Bodies know
+/// no room, so that they are compiled once for the host.
+template <int room, class Incoming, class Body>
+struct SliceKernel {
+  static constexpr Tuning tuning = tuning_of_kernel<Body>();
+  static constexpr bool cooperative = Body::cooperative;
+  using Shared = typename Body::Shared;
+  SliceOf<Listed<SlicePiece, room>> slice;
+  Arriving<Incoming, std::min(room, most_packets)> incoming;
+  Body body;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared& shared) const {
+    body(block, shared, slice.view(), incoming.view());
+  }
+};
+
+/// Kernel that calls f(piece, i, keep[, sum]) for every element of a slice.
+template <Tuning tuned, class Space, class Incoming, class F>
+struct ForEachBody {
+  static constexpr bool wide = RunsWide<Incoming, F>;
+  static constexpr int threads = wide ? row_threads : lanes;  // that share a tile
+  static constexpr Tuning tuning = wide ? tuned : Tuning{.threads = block_threads};
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  Mask<Space> mask;
+  F f_;
+  bool aligned;
+  int halvings;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&, const SliceView& slice, const Incoming& incoming) const {
+    const std::uint32_t number = tile_number<threads>(block, tuning);
+    if (number >= slice.tiles << halvings) return;
+    const Tile tile = slice.part_of_tile(number, halvings);
     F f = f_;
     enter(f, tile.piece);
     if (is_idle(f)) return;
-    for (index_t b = tile.begin; b < tile.end; b += lanes)
-      if (b + lane < tile.end)
-        incoming.call(f, tile, b, lane, (mask.word(tile.piece.offset + b) >> lane & 1) != 0);
+    const int thread = block.thread() % threads;
+    if constexpr (wide)
+      by_rows(tile, f, incoming, thread * quad);
+    else
+      for (index_t b = tile.begin; b + thread < tile.end; b += lanes)
+        incoming.call(f, tile, b, thread, (mask.word(tile.piece.offset + b) >> thread & 1) != 0);
+  }
+
+ private:
+  TERSE_HD TERSE_INLINE void by_rows(const Tile& tile, F& f, const Incoming& incoming, int lane) const {
+    constexpr int rows = tuned_rows<tuned, F, (Incoming::bits > 0)>;
+    for (index_t b = tile.begin; b < tile.end; b += lanes) {
+      for (; aligned && b + rows * lanes <= tile.end; b += rows * lanes) {
+        const index_t first = tile.piece.offset + b + lane;
+        const typename Incoming::template Rowwise<rows> arrived(incoming, tile, b, lane);
+        if (arrived.damaged()) break;
+        const FourOf<rows, Space> keep(mask, first);
+        with_rows<rows>(f, first, [&](int r, F& bound) {
+          TERSE_UNROLL
+          for (int j = 0; j < quad; ++j) arrived.call(bound, tile, r, j, keep(r, j));
+        });
+      }
+      if (b >= tile.end) break;  // the mask may have no word here
+      const FourOf<1, Space> keep(mask, tile.piece.offset + b + lane);
+      TERSE_ROLLED
+      for (int j = 0; j < quad && b + lane + j < tile.end; ++j)
+        incoming.call(f, tile, b, lane + j, keep(0, j));
+    }
   }
 };
 
@@ -86,18 +153,17 @@ struct FillKernel {
   }
 };
 
-template <class T>
+template <int room>
 struct PutKernel {
   static constexpr bool cooperative = false;
-  static constexpr index_t room = 256;
   struct Shared {};
-  T* to;
-  index_t count;
-  T values[room];
+  std::byte* to;
+  int count;
+  std::byte values[room];
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.thread() < count) to[block.thread()] = values[block.thread()];
+    for (int k = block.thread(); k < count; k += block_threads) to[k] = values[k];
   }
 };
 
@@ -108,10 +174,23 @@ template <GridExecutor E, class Kernel>
 void launch_tiles(E ex, const Slice& slice, const Kernel& kernel) {
   if (slice.tiles > 0) ex.launch(kernel, blocks_for(slice.tiles, tiles_per_block));
 }
-template <GridExecutor E, class Kernel>
-void launch_wide(E ex, const Slice& slice, const Kernel& kernel, int halvings = 0) {
-  if (slice.tiles > 0)
-    ex.launch(kernel, blocks_for(slice.tiles << halvings, Kernel::tuning.threads / row_threads));
+
+/// Launches a SliceKernel with room for few pieces and packets if these are few, since arguments are copied at each
+/// launch.
+template <int room = few_pieces, GridExecutor E, class Incoming, class Body>
+void launch_body(E ex, const Slice& slice, const Incoming& incoming, const Body& body, index_t blocks) {
+  if constexpr (room < most_pieces)
+    if (slice.count > room || Arriving<Incoming, 0>(incoming).count > room)
+      return launch_body<most_pieces>(ex, slice, incoming, body, blocks);
+  using Kernel = SliceKernel<room, Incoming, Body>;
+  if (blocks > 0)
+    ex.launch(Kernel{slice.template within<room>(), decltype(Kernel::incoming)(incoming), body}, blocks);
+}
+/// Launches a body of which `Body::threads` threads share a tile, each cut into 2^halvings parts.
+template <GridExecutor E, class Incoming, class Body>
+void launch_parts(E ex, const Slice& slice, const Incoming& incoming, const Body& body, int halvings = 0) {
+  launch_body(ex, slice, incoming, body,
+              blocks_for(slice.tiles << halvings, tuning_of_kernel<Body>().threads / Body::threads));
 }
 
 }  // namespace detail
@@ -119,20 +198,13 @@ void launch_wide(E ex, const Slice& slice, const Kernel& kernel, int halvings = 
 /// Calls f over several ranges at once, each of which may read its own packet.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming, F f) {
-  using Arrived = detail::Arriving<Incoming>;
-  const Arrived arriving(incoming);
-  detail::for_each_slice<Arrived::bits, 0>(
-      ranges, arriving.units(), 0, [&](const detail::Slice& slice, bool) {
-        if constexpr (detail::RunsWide<Arrived, F>)
-          detail::launch_wide(
-              ex, slice,
-              detail::ForEachWideKernel<detail::tuning_of<E>(), typename E::memory, Arrived, F>{
-                  slice, mask, arriving, f, detail::streams_aligned(f), slice.halvings()},
-              slice.halvings());
-        else
-          detail::launch_tiles(
-              ex, slice, detail::ForEachKernel<typename E::memory, Arrived, F>{slice, mask, arriving, f});
-      });
+  using Arrived = detail::Arriving<Incoming, 0>;
+  using Body = detail::ForEachBody<detail::tuning_of<E>(), typename E::memory, Arrived, F>;
+  detail::for_each_slice<Arrived::bits,
+                         0>(ranges, Arrived(incoming).units(), 0, [&](const detail::Slice& slice, bool) {
+    const int halvings = slice.halvings();
+    detail::launch_parts(ex, slice, incoming, Body{mask, f, detail::streams_aligned(f), halvings}, halvings);
+  });
 }
 
 /// Computes, as the verbs below do, the same bits as the host's verb of the same name.
@@ -158,17 +230,25 @@ void fetch(E ex, view<const T, typename E::memory> from, view<T> to) {
   ex.synchronize();
 }
 
-/// Writes a few elements from the host into the executor's memory, as kernel arguments. `from` may change as soon as
-/// this returns, and the host doesn't wait.
+/// Writes a few elements from the host into the executor's memory, as kernel arguments of up to 4 KiB. `from` may change
+/// as soon as this returns, and the host doesn't wait.
 template <GridExecutor E, class T>
 void put(E ex, view<const T> from, view<T, typename E::memory> to) {
-  using Kernel = detail::PutKernel<T>;
-  for (index_t begin = 0; begin < from.size(); begin += Kernel::room) {
-    const index_t count = std::min(Kernel::room, from.size() - begin);
-    Kernel kernel{to.data() + begin, count, {}};
-    std::copy_n(from.data() + begin, count, kernel.values);
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto all = from.size() * static_cast<index_t>(sizeof(T));
+  const auto launch = [&]<int room>(std::integral_constant<int, room>, index_t begin) {
+    const auto count = static_cast<int>(std::min(index_t{room}, all - begin));
+    detail::PutKernel<room> kernel{reinterpret_cast<std::byte*>(to.data()) + begin, count, {}};
+    std::memcpy(kernel.values, reinterpret_cast<const std::byte*>(from.data()) + begin,
+                static_cast<std::size_t>(count));
     ex.launch(kernel, 1);
+    return begin + room;
+  };
+  if (all <= 128) {
+    if (all > 0) launch(std::integral_constant<int, 128>{}, 0);
+    return;
   }
+  for (index_t begin = 0; begin < all;) begin = launch(std::integral_constant<int, 4064>{}, begin);
 }
 
 template <GridExecutor E, class T>

@@ -58,29 +58,43 @@ TERSE_HD void store_codes(Block& block, const Tile& tile, index_t b, int lane, C
 }
 
 /// Kernel that writes codes of f(piece, i, keep, scale of the unit, random).
-template <int Bits, bool Stochastic, class Scale, class Space, class F>
-struct PackKernel {
-  static constexpr bool cooperative = Bits < 8 || Stochastic;
+template <Tuning tuned, int Bits, bool Stochastic, class Scale, class Space, class F>
+struct PackBody {
+  static constexpr bool wide = NamesStreams<F>;
+  static constexpr int threads = wide ? row_threads : lanes;  // that share a tile
+  static constexpr Tuning tuning = wide ? tuned : Tuning{.threads = block_threads};
+  static constexpr bool cooperative = wide || Bits < 8 || Stochastic;
   struct Shared {};
-  using Element = CodeElement<Bits>;
-  Slice slice;
   Mask<Space> mask;
-  F f_;
+  WideCodes<Bits, Stochastic, F> codes;
   const Scale* scales;
   bool whole;
-  std::byte* wire;
-  StepDraw draw;
+  int halvings;  // 0 lane by lane
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const index_t number = tile_number(block);
-    if (number >= slice.tiles) return;  // the same for all threads of a warp
-    const int lane = block.thread() % lanes;
-    const Tile tile = slice.tile(number);
-    const auto scale = prepared(f_, scales[whole ? 0 : tile.unit]);
-    if (lane == 0) put_scale(tile, scales[whole ? 0 : tile.unit], wire);
-    std::byte* const to = wire + tile.going;
-    F f = f_;
+  TERSE_HD void operator()(Block& block, Shared&, const SliceView& slice,
+                           const Arriving<NoPackets, 0>&) const {
+    if constexpr (wide) {
+      const WidePlace place(block, tuning);
+      const bool here = place.number < slice.tiles << halvings;
+      const Tile tile = slice.part_of_tile(here ? place.number : 0, halvings);
+      const Scale& scale = scales[whole ? 0 : tile.unit];
+      if (here && place.lane == 0) put_scale(tile, scale, codes.wire);
+      codes.store(block, place, tile, here, mask, scale, NowhereElse{});
+    } else {
+      const std::uint32_t number = tile_number(block);
+      if (number < slice.tiles)  // the same for all threads of a warp
+        by_lane(block, slice.tile(number), block.thread() % lanes);
+    }
+  }
+
+ private:
+  template <class Block>
+  TERSE_HD void by_lane(Block& block, const Tile& tile, int lane) const {
+    const auto scale = prepared(codes.f_, scales[whole ? 0 : tile.unit]);
+    if (lane == 0) put_scale(tile, scales[whole ? 0 : tile.unit], codes.wire);
+    std::byte* const to = codes.wire + tile.going;
+    F f = codes.f_;
     enter(f, tile.piece);
     WarpRandom<Block> random;
     int row = 0;
@@ -88,12 +102,12 @@ struct PackKernel {
       const index_t first = tile.piece.offset + b;
       std::uint32_t bits = 0;
       if constexpr (Stochastic) {
-        if (row % 8 == 0) random.refill(draw.here(), first, lane);
+        if (row % 8 == 0) random.refill(codes.draw.here(), first, lane);
         bits = random.take(block, row % 8, lane);
       }
-      Element code = 0;
+      CodeElement<Bits> code = 0;
       if (b + lane < tile.end)
-        code = static_cast<Element>(
+        code = static_cast<CodeElement<Bits>>(
             f(tile.piece, first + lane, (mask.word(first) >> lane & 1) != 0, scale, bits));
       store_codes<Bits>(block, tile, b, lane, code, to);
     }
@@ -109,22 +123,13 @@ TERSE_NUMERICS_END
 template <int Bits, bool Stochastic, GridExecutor E, class Scale, class F>
 void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask, F f,
           view<const Scale, typename E::memory> scales, std::byte* wire, StepDraw draw) {
+  using Body = detail::PackBody<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>;
   detail::for_each_slice<0, Bits>(ranges, units, sizeof(Scale), [&](const detail::Slice& slice, bool) {
-    if constexpr (NamesStreams<F>)
-      detail::launch_wide(
-          ex, slice,
-          detail::PackWideKernel<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>{
-              slice,
-              mask,
-              {f, wire, draw, detail::streams_aligned(f)},
-              scales.data(),
-              units.whole,
-              slice.halvings()},
-          slice.halvings());
-    else
-      detail::launch_tiles(ex, slice,
-                           detail::PackKernel<Bits, Stochastic, Scale, typename E::memory, F>{
-                               slice, mask, f, scales.data(), units.whole, wire, draw});
+    const int halvings = Body::wide ? slice.halvings() : 0;
+    detail::launch_parts(
+        ex, slice, NoPackets{},
+        Body{mask, {f, wire, draw, detail::streams_aligned(f)}, scales.data(), units.whole, halvings},
+        halvings);
   });
 }
 
@@ -143,7 +148,7 @@ template <class Statistic, int Bits, bool Stochastic, index_t Longest = detail::
 bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,
                          Incoming incoming, F f, G g, typename Statistic::Scale* scales, std::byte* wire,
                          StepDraw draw, std::uint32_t* bad) {
-  using Arrived = detail::Arriving<Incoming>;
+  using Arrived = detail::Arriving<Incoming, 0>;
   constexpr index_t room =
       Longest <= detail::reduction_block / 4 ? detail::reduction_block / 4 : detail::reduction_block;
   // Sums of packets require many warps at a time, for which long units leave no room.
@@ -152,15 +157,13 @@ bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<ty
   if constexpr (fits && detail::RunsWide<Arrived, F> && detail::HandsOver<F, G>) {
     if (!units.whole && units.size > 0 && units.size <= room && detail::same_stream(f, g) &&
         detail::streams_aligned(f)) {
-      const Arrived arriving(incoming);
       constexpr index_t scale_bytes = sizeof(typename Statistic::Scale);
       detail::for_each_slice<Arrived::bits, Bits>(
           ranges, units, scale_bytes, [&](const detail::Slice& slice, bool) {
-            detail::launch_wide(
-                ex, slice,
-                detail::ReducePackWideKernel<detail::tuning_of<E>(), Statistic, Bits, Stochastic, room,
-                                             typename E::memory, Arrived, F, G>{
-                    slice, mask, arriving, f, {g, wire, draw, true}, scales, bad});
+            detail::launch_parts(ex, slice, incoming,
+                                 detail::ReducePackBody<detail::tuning_of<E>(), Statistic, Bits, Stochastic,
+                                                        room, typename E::memory, Arrived, F, G>{
+                                     mask, f, {g, wire, draw, true}, scales, bad});
           });
       return true;
     }

@@ -1,75 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "terse/core/ones.hpp"
-#include "terse/device/verbs/few_reduce.hpp"
-#include "terse/device/verbs/kernels.hpp"
+#include <algorithm>
 
-// Reductions of a grid executor: single tiles, then the tiles of each unit, then the pieces of a whole range.
+#include "terse/device/verbs/last_block.hpp"
+#include "terse/device/verbs/tile_sums.hpp"
+
+// Reductions of a grid executor: one kernel for the tiles, which finishes units of one tile, and one that joins the tiles
+// of longer units, and the pieces of a whole range.
 
 namespace terse {
 namespace detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Kernel that computes the partial results of tiles, component after component: [c * tiles of the range + tile]. The
-/// statistic's components are followed by the count of values that are not finite and, as an integer, the count of
-/// elements kept.
-template <class Statistic, bool Store, class Space, class Incoming, class F>
-struct ReduceKernel {
+/// Kernel that evaluates and sums tiles. The partial results are in rows of `stride` floats, one for each tile of the
+/// range: the statistic's components, the count of values that are not finite and, as integers, the count of elements
+/// kept and a counter for JoinBody. A block shares each tile if `few`; otherwise a part of a warp does.
+template <Tuning tuned, bool few, class Statistic, bool Store, class Space, class Incoming, class F>
+struct ReduceBody {
+  static constexpr bool wide = RunsWide<Incoming, F>;
+  static constexpr int threads = few ? block_threads : wide ? row_threads : 32;  // that share a tile
+  static constexpr Tuning tuning = few ? Tuning{.threads = block_threads} : tuned;
   static constexpr bool cooperative = true;
-  static constexpr int width = Statistic::width + 1;
-  struct Shared {
-    float lane[static_cast<std::size_t>(width)][block_threads];
-  };
-  Slice slice;
+  using Sums = std::conditional_t<few, HeldSums<Statistic>, OwnSums<Statistic, threads>>;
+  using Shared = typename Sums::Shared;
   Mask<Space> mask;
-  Incoming incoming;
   F f_;
-  float* partial;
+  float* partial;  // nullptr: only the stored values are needed
   index_t stride;
+  typename Statistic::Scale* scales;  // of units of one tile each; nullptr: others
+  std::uint32_t* bad;
   std::byte* wire;
+  bool aligned;
+  int halvings;  // 0 with a statistic, whose shape requires whole tiles
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const index_t number = tile_number(block);
-    const int thread = block.thread(), lane = thread % lanes;
-    float total[static_cast<std::size_t>(width)];
-    for (int c = 0; c < width; ++c) total[c] = initial_component<Statistic>(c);
-    int kept = 0;  // all threads of a tile count the same
-    if (number < slice.tiles) {
-      const Tile tile = slice.tile(number);
+  TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
+                           const Incoming& incoming) const {
+    const std::uint32_t number = tile_number<threads>(block, tuning);
+    const int thread = block.thread() % threads;
+    Sums sums(shared);
+    if (few || number < slice.tiles << halvings) {
+      const Tile tile = few ? slice.tile(number) : slice.part_of_tile(number, halvings);
       F f = f_;
       enter(f, tile.piece);
-      for (index_t b = tile.begin; b < tile.end; b += lanes) {
-        const std::uint64_t word = mask.word(tile.piece.offset + b);
-        const bool live = b + lane < tile.end, keep = (word >> lane & 1) != 0;
-        kept += ones_in(tile.end - b < lanes ? word & ((std::uint64_t{1} << (tile.end - b)) - 1) : word);
-        if (live) {
-          const Sample sample = incoming.call(f, tile, b, lane, keep);
-          if constexpr (Store) store_aligned(wire + tile.going + 4 * (b + lane), sample.value);
-          float term[Statistic::width];
-          Statistic::terms(sample.value, term);
-          keep_terms_if<Statistic>(keep, term);
-          join_terms<Statistic>(total, 1, term, 1);
-          total[Statistic::width] += sample.bad;
-        } else if (Store && b + lane == tile.piece.count && tile.piece.count % 2 != 0) {
-          store_aligned(wire + tile.going + 4 * (b + lane), 0.0F);  // pads the piece to 8 bytes
-        }
+      sums.begin(tile, mask, block.thread());
+      if constexpr (!wide) {
+        note_lanes<threads, Store>(sums, tile, incoming, mask, f, thread, wire);
+      } else {
+        constexpr int most = tuned_rows<tuning, F, (Incoming::bits > 0)>;
+        constexpr int rows = few ? std::min(most, lanes >> few_halvings) : most;
+        const Tile part = few ? Slice::part_of(tile, thread / row_threads, few_halvings) : tile;
+        note_samples<rows, Store>(sums, part, incoming, mask, f, f, NowhereElse{}, aligned,
+                                  thread % row_threads * quad, wire);
       }
     }
-    if (Store && partial == nullptr) return;  // only the stored values are needed
-    for (int c = 0; c < width; ++c) shared.lane[c][thread] = total[c];
-    block.sync();
-    for (int half = lanes / 2; half > 0; half /= 2) {
-      if (lane < half)
-        join_results<Statistic>(&shared.lane[0][thread], block_threads, &shared.lane[0][thread + half],
-                                block_threads);
-      block.sync();
+    if (Store && partial == nullptr) return;
+    TileTotals<Statistic> totals;
+    if (!sums.join(block, totals) || number >= slice.tiles) return;
+    if (scales != nullptr) {
+      scales[slice.first_unit + number] = totals.finish(bad);
+      return;
     }
-    if (lane != 0 || number >= slice.tiles) return;
-    for (int c = 0; c < width; ++c) partial[c * stride + slice.first_tile + number] = shared.lane[c][thread];
-    partial[width * stride + slice.first_tile + number] = std::bit_cast<float>(kept);
+    float* to = partial + slice.first_tile + number;
+    for (int c = 0; c < TileTotals<Statistic>::width; ++c, to += stride) *to = totals.of[c];
+    to[0] = std::bit_cast<float>(static_cast<std::uint32_t>(totals.kept));
+    to[stride] = 0;
   }
 };
 
@@ -83,162 +80,122 @@ TERSE_HD inline index_t get_count(const float* at, index_t tiles) {
   return static_cast<index_t>(std::bit_cast<std::uint32_t>(at[0]) | high << 32);
 }
 
-/// Kernel for the first halvings in units of more than `Near` tiles, by many blocks: as long as the halves are
-/// multiples of `Near`, a power of two, only tiles of the same remainder are joined.
+/// Kernel that joins the partial results of each unit by halves, and finishes it; or, if the whole range is one unit,
+/// joins the pieces in their order. As long as the halves are multiples of `Near`, a power of two, only tiles of the
+/// same remainder are joined, by many blocks; a unit's last block does the rest, and the slice's last one joins pieces.
 template <class Statistic, index_t Near>
-struct JoinFarKernel {
-  static constexpr bool cooperative = false;
+struct JoinBody {
+  static constexpr bool cooperative = true;
   static constexpr int width = Statistic::width + 1;
-  struct Shared {};
-  Slice slice;
-  index_t number;  // of the unit in the slice
+  struct Shared {
+    bool last;
+  };
   float* partial;
-  index_t stride;
+  index_t stride, blocks;  // blocks of each unit
+  typename Statistic::Scale* scales;
+  std::uint32_t* bad;
+  float*
+      all;  // the totals of the whole range so far, and the count as two halves; nullptr: each unit has a scale
+  bool first, last;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const Slice::Unit unit = slice.unit(number);
-    const index_t own = block.index() * block_threads + block.thread();
+  TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
+                           const Arriving<NoPackets, 0>&) const {
+    if (slice.unit_count > 0 && !join_unit(block, shared, slice)) return;
+    if (all != nullptr && block.thread() == 0) join_pieces(slice);
+  }
+
+ private:
+  TERSE_HD float* kept_of(index_t tile) const { return partial + width * stride + tile; }
+  TERSE_HD std::uint32_t* counter(index_t tile) const {
+    return reinterpret_cast<std::uint32_t*>(kept_of(tile) + stride);
+  }
+
+  /// Returns true in the block that is the last of the slice to have joined a piece of a whole range.
+  template <class Block>
+  TERSE_HD bool join_unit(Block& block, Shared& shared, const SliceView& slice) const {
+    const index_t number = block.index() / blocks, part = block.index() % blocks;
+    const SliceUnit unit = slice.unit(number);
+    if (unit.tiles > Near) {
+      join_far(unit, part * block_threads + block.thread());
+      if (!is_last_block(block, shared.last, counter(unit.first_tile + 1), blocks)) return false;
+    } else if (part > 0) {
+      return false;
+    }
+    const index_t tiles = unit.tiles < Near ? unit.tiles : Near;
+    const std::uint64_t kept = join_near(block, unit.first_tile, tiles);
+    if (block.thread() == 0) {
+      if (all != nullptr) {
+        put_count(kept_of(unit.first_tile), tiles, static_cast<index_t>(kept));
+      } else {
+        TileTotals<Statistic> totals{{}, static_cast<index_t>(kept)};
+        for (int c = 0; c < width; ++c) totals.of[c] = partial[c * stride + unit.first_tile];
+        scales[slice.first_unit + number] = totals.finish(bad);
+      }
+    }
+    return all != nullptr && is_last_block(block, shared.last, counter(slice.first_tile), slice.unit_count);
+  }
+  TERSE_HD void join_far(const SliceUnit& unit, index_t own) const {
     if (own >= Near) return;
     index_t half = Near;
     while (2 * half < unit.tiles) half *= 2;
     for (; half >= Near; half /= 2)
       for (index_t t = own; t < half && t + half < unit.tiles; t += Near) {
-        float *const at = partial + unit.first_tile + t, *const kept = at + width * stride;
+        float *const at = partial + unit.first_tile + t, *const kept = kept_of(unit.first_tile + t);
         join_results<Statistic>(at, stride, at + half, stride);
         *kept = std::bit_cast<float>(std::bit_cast<std::uint32_t>(*kept) +
                                      std::bit_cast<std::uint32_t>(kept[half]));
       }
   }
-};
-
-/// Kernel that joins the partial results of each unit by halves into those of its first tile, one block of threads per
-/// unit. Finishes them, unless the whole range is one unit.
-template <class Statistic, index_t Near>
-struct JoinKernel {
-  static constexpr bool cooperative = true;
-  static constexpr int width = Statistic::width + 1;
-  struct Shared {};
-  Slice slice;
-  float* partial;
-  index_t stride;
-  typename Statistic::Scale* scales;  // nullptr: not to be finished here
-  std::uint32_t* bad;
-
+  /// Joins `tiles` tiles into the first one, and returns to the first thread how many elements were kept.
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    Slice::Unit unit = slice.unit(block.index());
-    if (unit.tiles > Near) unit.tiles = Near;
+  TERSE_HD std::uint64_t join_near(Block& block, index_t first_tile, index_t tiles) const {
     const int thread = block.thread();
     std::uint64_t kept = 0;
-    for (index_t t = thread; t < unit.tiles; t += block_threads)
-      kept += std::bit_cast<std::uint32_t>(partial[width * stride + unit.first_tile + t]);
-    index_t half = unit.tiles > 1 ? 1 : 0;
-    while (half > 0 && 2 * half < unit.tiles) half *= 2;
+    for (index_t t = thread; t < tiles; t += block_threads)
+      kept += std::bit_cast<std::uint32_t>(*kept_of(first_tile + t));
+    index_t half = tiles > 1 ? 1 : 0;
+    while (half > 0 && 2 * half < tiles) half *= 2;
     for (; half > 0; half /= 2) {
-      for (index_t t = thread; t < half && t + half < unit.tiles; t += block_threads) {
-        float* const own = partial + unit.first_tile + t;
+      for (index_t t = thread; t < half && t + half < tiles; t += block_threads) {
+        float* const own = partial + first_tile + t;
         join_results<Statistic>(own, stride, own + half, stride);
       }
       block.sync();
     }
-    if (unit.tiles > 1) kept = block.sum(kept);
-    if (thread != 0) return;
-    if (scales != nullptr) {
-      float totals[static_cast<std::size_t>(width)];
-      for (int c = 0; c < width; ++c) totals[c] = partial[c * stride + unit.first_tile];
-      scales[slice.first_unit + block.index()] =
-          finish_unit<Statistic>(totals, static_cast<index_t>(kept), bad);
-    } else {
-      put_count(partial + width * stride + unit.first_tile, unit.tiles, static_cast<index_t>(kept));
-    }
+    return tiles > 1 ? block.sum(kept) : kept;
   }
-};
-
-/// Kernel that finishes units no longer than a tile, one thread per unit.
-template <class Statistic>
-struct FinishKernel {
-  static constexpr bool cooperative = false;
-  static constexpr int width = Statistic::width + 1;
-  struct Shared {};
-  Slice slice;
-  const float* partial;
-  index_t stride;
-  typename Statistic::Scale* scales;
-  std::uint32_t* bad;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const index_t number = block.index() * block_threads + block.thread();
-    if (number >= slice.unit_count) return;
-    const Slice::Unit unit = slice.unit(number);
-    float totals[static_cast<std::size_t>(width)];
-    for (int c = 0; c < width; ++c) totals[c] = partial[c * stride + unit.first_tile];
-    const auto kept = std::bit_cast<std::uint32_t>(partial[width * stride + unit.first_tile]);
-    scales[slice.first_unit + number] = finish_unit<Statistic>(totals, kept, bad);
-  }
-};
-
-/// Kernel that joins the pieces of a whole-range unit in their order. One thread: there are as many additions as
-/// pieces.
-template <class Statistic>
-struct JoinPiecesKernel {
-  static constexpr bool cooperative = false;
-  static constexpr int width = Statistic::width + 1;
-  struct Shared {};
-  Slice slice;
-  const float* partial;
-  index_t stride;
-  float* all;  // the totals so far, and the count as two halves
-  bool first, last;
-  typename Statistic::Scale* scale;
-  std::uint32_t* bad;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    if (block.index() != 0 || block.thread() != 0) return;
-    float totals[static_cast<std::size_t>(width)];
-    index_t kept = first ? 0 : get_count(all + width, 2);
-    for (int c = 0; c < width; ++c) totals[c] = first ? initial_component<Statistic>(c) : all[c];
+  /// By one thread: there are as many additions as pieces.
+  TERSE_HD void join_pieces(const SliceView& slice) const {
+    TileTotals<Statistic> totals{{}, first ? 0 : get_count(all + width, 2)};
+    for (int c = 0; c < width; ++c) totals.of[c] = first ? initial_component<Statistic>(c) : all[c];
     for (int e = 0; e < slice.count; ++e) {
       const index_t tile = slice.entries[e].first_tile;
-      join_results<Statistic>(totals, 1, partial + tile, stride);
-      kept += get_count(partial + width * stride + tile, Slice::tiles_in(slice.entries[e].piece.count));
+      join_results<Statistic>(totals.of, 1, partial + tile, stride);
+      totals.kept += get_count(kept_of(tile), Slice::tiles_in(slice.entries[e].piece.count));
     }
     if (last) {
-      *scale = finish_unit<Statistic>(totals, kept, bad);
+      *scales = totals.finish(bad);
       return;
     }
-    for (int c = 0; c < width; ++c) all[c] = totals[c];
-    put_count(all + width, 2, kept);
+    for (int c = 0; c < width; ++c) all[c] = totals.of[c];
+    put_count(all + width, 2, totals.kept);
   }
 };
 
 TERSE_NUMERICS_END
 
-/// Launches the kernel for the partial results of a slice's tiles.
-template <class Statistic, bool Store, GridExecutor E, class Source, class F>
-void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Source& arriving,
-                   const F& f, float* partial, index_t stride, std::byte* wire) {
-  using Space = typename E::memory;
-  constexpr bool wide = RunsWide<Source, F>;
-  bool aligned = false;
-  if constexpr (wide) aligned = streams_aligned(f);
-  if (partial != nullptr && slice.has_few_tiles(tuning_of<E>().few_tiles)) {
-    ex.launch(ReduceFewKernel<Statistic, Store, Space, Source, F>{slice, mask, arriving, f, partial, stride,
-                                                                  wire, aligned},
-              slice.tiles);
-  } else if constexpr (wide) {
-    const int halvings = partial == nullptr ? slice.halvings() : 0;
-    launch_wide(ex, slice,
-                ReduceWideKernel<tuning_of<E>(), Statistic, Store, Space, Source, F>{
-                    slice, mask, arriving, f, partial, stride, wire, aligned, halvings},
-                halvings);
-  } else {
-    launch_tiles(
-        ex, slice,
-        ReduceKernel<Statistic, Store, Space, Source, F>{slice, mask, arriving, f, partial, stride, wire});
-  }
+/// Launches the kernel for the tiles of a slice; see there.
+template <bool few, class Statistic, bool Store, GridExecutor E, class Incoming, class F>
+void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Incoming& incoming,
+                   const F& f, float* partial, index_t stride, typename Statistic::Scale* scales,
+                   std::uint32_t* bad, std::byte* wire) {
+  const int halvings = partial == nullptr ? slice.halvings() : 0;
+  launch_parts(
+      ex, slice, incoming,
+      ReduceBody<tuning_of<E>(), few, Statistic, Store, typename E::memory, Arriving<Incoming, 0>, F>{
+          mask, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings},
+      halvings);
 }
 
 /// Runs the common part of `reduce` and `store`. One block of threads joins up to `Near` tiles of a unit.
@@ -246,39 +203,35 @@ template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, clas
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
                   F f, std::byte* wire, float* scratch, typename Statistic::Scale* scales,
                   std::uint32_t* bad) {
-  using Source = Arriving<Incoming>;
-  const Source arriving(incoming);
   const index_t stride = tiles_of(range, units.whole ? Units{} : units);
-  float* const all = scratch + (Statistic::width + 2) * stride;
+  float* const all = scratch + (Statistic::width + 3) * stride;
   bool first = true;
-  for_each_slice<Source::bits, Store ? 32 : 0>(range, units, [&](const Slice& slice, bool last) {
-    launch_reduce<Statistic, Store>(ex, slice, mask, arriving, f, scratch, stride, wire);
-    const bool small = slice.units.size > 0 && slice.units.size <= reduction_block;
-    if (!units.whole && small) {
-      if (slice.unit_count > 0)
-        ex.launch(FinishKernel<Statistic>{slice, scratch, stride, scales, bad},
-                  blocks_for(slice.unit_count, block_threads));
-    } else if (slice.unit_count > 0) {
-      if (slice.units.size == 0 || Slice::tiles_in(slice.units.size) > Near)
-        for (index_t unit = 0; unit < slice.unit_count; ++unit)
-          if (slice.unit(unit).tiles > Near)
-            ex.launch(JoinFarKernel<Statistic, Near>{slice, unit, scratch, stride},
-                      blocks_for(Near, block_threads));
-      ex.launch(JoinKernel<Statistic, Near>{slice, scratch, stride, units.whole ? nullptr : scales, bad},
-                slice.unit_count);
-    }
-    if (units.whole)
-      ex.launch(JoinPiecesKernel<Statistic>{slice, scratch, stride, all, first, last, scales, bad}, 1);
-    first = false;
-  });
+  for_each_slice<Arriving<Incoming, 0>::bits, Store ? 32 : 0>(
+      range, units, [&](const Slice& slice, bool last) {
+        const bool joins = units.whole || slice.tiles > slice.unit_count;
+        const auto launch = slice.has_few_tiles(tuning_of<E>().few_tiles)
+                                ? launch_reduce<true, Statistic, Store, E, Incoming, F>
+                                : launch_reduce<false, Statistic, Store, E, Incoming, F>;
+        launch(ex, slice, mask, incoming, f, scratch, stride, joins ? nullptr : scales, bad, wire);
+        if (joins) {
+          index_t most = 0;  // tiles of a unit
+          for (index_t unit = 0; unit < slice.unit_count; ++unit)
+            most = std::max(most, slice.unit(unit).tiles);
+          const index_t blocks = most > Near ? blocks_for(Near, block_threads) : 1;
+          launch_body(ex, slice, NoPackets{},
+                      JoinBody<Statistic, Near>{scratch, stride, blocks, scales, bad,
+                                                units.whole ? all : nullptr, first, last},
+                      std::max(index_t{1}, slice.unit_count * blocks));
+        }
+        first = false;
+      });
 }
 
 }  // namespace detail
 
 template <class Statistic, GridExecutor E>
 index_t reduction_scratch(E, const Range& range, Units units) {
-  return (Statistic::width + 2) * detail::tiles_of(range, units.whole ? Units{} : units) + Statistic::width +
-         3;
+  return (Statistic::width + 3) * (detail::tiles_of(range, units.whole ? Units{} : units) + 1);
 }
 
 template <class Statistic, GridExecutor E, class Incoming, class F>
@@ -298,11 +251,11 @@ void store(E ex, const Range& range, Incoming incoming, F f, std::byte* wire, ou
 /// Writes the values of `store` without a statistic, for several packets at their ranges' places after `wire`.
 template <class Statistic, GridExecutor E, class Incoming, class F>
 void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std::byte* wire) {
-  using Source = detail::Arriving<Incoming>;
-  const Source arriving(incoming);
-  detail::for_each_slice<Source::bits, 32>(ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
-    detail::launch_reduce<Statistic, true>(ex, slice, NoMask{}, arriving, f, nullptr, 0, wire);
-  });
+  detail::for_each_slice<detail::Arriving<Incoming, 0>::bits, 32>(
+      ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
+        detail::launch_reduce<false, Statistic, true>(ex, slice, NoMask{}, incoming, f, nullptr, 0, nullptr,
+                                                      nullptr, wire);
+      });
 }
 
 }  // namespace terse

@@ -14,11 +14,12 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-template <>
-struct Arriving<ArrivedSums> {
-  static constexpr int bits = 0;
+template <int most>
+struct Arriving<ArrivedSums, most> {
+  static constexpr int bits = 0, count = 0;
   ArrivedSums arrived;
-  explicit Arriving(ArrivedSums given) : arrived(given) {}
+  TERSE_HD explicit Arriving(ArrivedSums given) : arrived(given) {}
+  TERSE_HD Arriving<ArrivedSums, 0> view() const { return Arriving<ArrivedSums, 0>(arrived); }
   static Units units() { return {}; }
   template <class F>
   TERSE_HD auto call(F& f, const Tile& tile, index_t b, int lane, bool keep) const {

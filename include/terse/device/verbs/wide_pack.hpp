@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "terse/core/draw.hpp"
-#include "terse/device/verbs/wide_reduce.hpp"
+#include "terse/device/verbs/tile_sums.hpp"
 
 // Coding by functors that name their streams.
 
@@ -160,30 +160,6 @@ TERSE_HD void put_scale(const Tile& tile, const Scale& scale, std::byte* wire) {
   }
 }
 
-/// Counterpart of PackKernel for functors that name their streams.
-template <Tuning tuned, int Bits, bool Stochastic, class Scale, class Space, class F>
-struct PackWideKernel {
-  static constexpr Tuning tuning = tuned;
-  static constexpr bool cooperative = true;
-  struct Shared {};
-  Slice slice;
-  Mask<Space> mask;
-  WideCodes<Bits, Stochastic, F> codes;
-  const Scale* scales;
-  bool whole;
-  int halvings;
-
-  template <class Block>
-  TERSE_HD void operator()(Block& block, Shared&) const {
-    const WidePlace place(block, tuning);
-    const bool here = place.number < slice.tiles << halvings;
-    const Tile tile = slice.part_of_tile(here ? place.number : 0, halvings);
-    const Scale& scale = scales[whole ? 0 : tile.unit];
-    if (here && place.lane == 0) put_scale(tile, scale, codes.wire);
-    codes.store(block, place, tile, here, mask, scale, NowhereElse{});
-  }
-};
-
 /// A stream that one functor hands over to another, for the length of a tile.
 template <class Last, Turn which>
 struct HandedOver {
@@ -210,8 +186,8 @@ struct HandedOver {
 /// `Longest` elements, so that more blocks fit.
 template <Tuning tuned, class Statistic, int Bits, bool Stochastic, index_t Longest, class Space,
           class Incoming, class F, class G>
-struct ReducePackWideKernel {
-  static constexpr int tiles = 2;
+struct ReducePackBody {
+  static constexpr int tiles = 2, threads = row_threads;
   static constexpr Tuning tuning{tiles * row_threads, tuned.rows, 0};
   static constexpr bool cooperative = true;
   struct alignas(16) Shared {
@@ -219,16 +195,15 @@ struct ReducePackWideKernel {
   };
   using Scale = typename Statistic::Scale;
   using Last = decltype(last_of(std::declval<F&>().streams()));
-  Slice slice;
   Mask<Space> mask;
-  Incoming incoming;
   F f_;
   WideCodes<Bits, Stochastic, G> codes;
   Scale* scales;  // nullptr: scales go into packets only
   std::uint32_t* bad;
 
   template <class Block>
-  TERSE_HD void operator()(Block& block, Shared& shared) const {
+  TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
+                           const Incoming& incoming) const {
     const WidePlace place(block, tuning);
     const bool here = place.number < slice.tiles;
     const Tile tile = slice.tile(here ? place.number : 0);
@@ -239,16 +214,14 @@ struct ReducePackWideKernel {
     const Last last = last_of(f.streams());
     const HandedOver<Last, Turn::first> from{handed, first, *last.data - *last.begin};
     F to = from.moved(f);
-    WideSums<Statistic> sums;
+    OwnSums<Statistic, row_threads> sums;
     if (here)
-      sums.template add<tuned_rows<tuned, F, (Incoming::bits > 0)>, false>(
-          tile, incoming, mask, f, to, from, codes.aligned, place.lane, nullptr);
-    sums.join(block, place);
+      note_samples<tuned_rows<tuned, F, (Incoming::bits > 0)>, false>(sums, tile, incoming, mask, f, to, from,
+                                                                      codes.aligned, place.lane, nullptr);
+    TileTotals<Statistic> totals;
     Scale scale{};
-    if (here && place.lane == 0) {
-      float totals[static_cast<std::size_t>(WideSums<Statistic>::width)];
-      for (int c = 0; c < WideSums<Statistic>::width; ++c) totals[c] = sums.total(c);
-      scale = finish_unit<Statistic>(totals, sums.kept(), bad);
+    if (sums.join(block, totals) && here) {
+      scale = totals.finish(bad);
       if (scales != nullptr) scales[tile.unit] = scale;
       put_scale(tile, scale, codes.wire);
     }
