@@ -97,8 +97,8 @@ struct CountedOnGrid : Base::template Workspace<E> {
     const PlacedRange one{&range};
     const PlacedRanges ranges(&one, 1);
     if (range.pieces().empty()) return {this->sums.data(), this->begin};
-    const auto picker = compressor.picker();
-    Base::Grid::add(executor, *this, picker, ranges, packets);
+    const auto picks = compressor.picker();
+    Base::Grid::add(executor, *this, picks, ranges, packets);
     Counter::Grid::add(executor, counted_senders, counter.picker(), ranges,
                        counted(counter, range, packets, sources));
     const index_t at = range.begin_offset() - this->begin;
@@ -106,7 +106,7 @@ struct CountedOnGrid : Base::template Workspace<E> {
                    ShareAmongSenders{Base::Grid::numbers_of(*this).data() + at,
                                      Counter::Grid::numbers_of(counted_senders).data() + at,
                                      static_cast<float>(packets.count)});
-    return Base::Grid::elements(executor, *this, picker, ranges);
+    return Base::Grid::elements(executor, *this, picks, ranges);
   }
 };
 

@@ -71,6 +71,7 @@ struct Sparse {
     return selection.omega(n);
   }
 
+  /// Returns the compressor that picks, see Tiled.
   const Sparse& picker() const { return *this; }
   static constexpr Units units() { return G::units(); }
   detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
@@ -146,19 +147,23 @@ struct Sparse {
   }
   static Incoming incoming(Source* sources, int count) { return {sources, count}; }
 
-  // On a grid, see compressor/on_grid.hpp.
+  // The device's half of the contract: compressor/on_grid.hpp.
 
+  /// Returns the weighted sums of packets: all over the same range, or each over its own.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const {
     return Grid::arrived(executor, workspace, *this, ranges, packets);
   }
+  /// Reports the faults of packets, each over its own range.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const {
     Grid::check(executor, workspace, *this, ranges, packets, findings);
   }
+  /// Returns the place of a section that begins `at` bytes after the base.
   static detail::PlacedRange place(const Range& range, index_t, index_t at) { return {&range, at}; }
+  /// Evaluates the message, picks, writes the sections and commits the decoded values.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
   void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges sections,
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,

@@ -146,9 +146,11 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     return at - section;
   }
 
-  // On a grid, see compressor/on_grid.hpp.
+  // The device's half of the contract: compressor/on_grid.hpp.
 
+  /// Returns the place of a section that begins `at` bytes after the base.
   static detail::PlacedRange place(const Range& range, index_t, index_t at) { return {&range, at}; }
+  /// Evaluates the message, picks, writes the sections and commits the decoded values.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
   void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges sections,
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
@@ -157,11 +159,13 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     Grid::encode(executor, workspace, picker(), sections, mask, incoming, message, feedback, context, base,
                  bad, told);
   }
+  /// Returns the weighted sums of packets: all over the same range, or each over its own.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const {
     return Grid::arrived(executor, workspace, picker(), ranges, packets);
   }
+  /// Reports the faults of packets, each over its own range.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const {

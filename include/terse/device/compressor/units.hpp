@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "terse/compressor/picks_together.hpp"
 #include "terse/compressor/sparse_sections.hpp"
@@ -71,13 +72,15 @@ struct SentUnits {
   enum Share { elements, items, shares };
   static constexpr index_t items_per_block = 4 * block_threads;
 
+  /// Number of a unit's picks; tiles have 4096 elements at most.
+  using Picks = std::conditional_t<(side > 0), std::uint16_t, std::uint32_t>;
   struct Entry {
     PieceTiles<side> tiles;
     index_t number;   // of the first unit in its range
     index_t section;  // offset of its bytes
     int packet;
-    std::uint32_t picks[side > 0 ? 4 : 1];  // by shape
-    index_t first[shares];                  // first block of each share
+    Picks picks[side > 0 ? 4 : 1];  // by shape
+    std::uint32_t first[shares];    // first block of each share
   };
   Sections sections;
   Entry entries[capacity] = {};
@@ -85,24 +88,26 @@ struct SentUnits {
   index_t blocks[shares] = {};
 
   /// Adds a piece of `packet`, with picks(n) picks of n numbers each, and returns the bytes of its units.
-  template <class Picks>
+  template <class PicksOf>
   index_t add(const PieceTiles<side>& tiles, index_t number, index_t section, int packet,
-              const Picks& picks) {
+              const PicksOf& picks) {
     Entry& entry = entries[count++];
-    entry = {tiles, number, section, packet, {}, {blocks[elements], blocks[items]}};
+    entry = {tiles, number, section, packet, {}, {}};
+    for (const Share share : {elements, items})
+      entry.first[share] = static_cast<std::uint32_t>(blocks[share]);
     const index_t units = tiles.count();
     if constexpr (side > 0) {
       const index_t width = tiles.columns > 0 ? tiles.columns : side, rows = tiles.piece.count / width;
       const index_t rest = tiles.piece.count % width;
       const index_t heights[] = {side, rows % side}, widths[] = {side, rest > 0 ? rest : width % side};
       for (int shape = 0; shape < 4; ++shape)
-        entry.picks[shape] = static_cast<std::uint32_t>(
-            picks((shape == 3 && rest > 0 ? 1 : heights[shape / 2]) * widths[shape % 2]));
+        entry.picks[shape] =
+            static_cast<Picks>(picks((shape == 3 && rest > 0 ? 1 : heights[shape / 2]) * widths[shape % 2]));
       blocks[elements] += units;
       blocks[items] += units;
     } else {
       const index_t n = tiles.piece.count, k = picks(n);
-      entry.picks[0] = static_cast<std::uint32_t>(k);
+      entry.picks[0] = static_cast<Picks>(k);
       blocks[elements] += std::max(index_t{1}, blocks_for(n, placed_together));
       blocks[items] +=
           blocks_for(std::max({index_t{1}, k, Coder::floats(k), sections.selection.index_bytes(n, k) / 8}),
