@@ -23,21 +23,22 @@ namespace terse {
 
 namespace detail {
 
-/// Compressors with which a kernel adds several packets; below, those with which a kernel encodes several packets.
+/// Compressors with which a kernel adds several packets, each over its own range; below, those with which a kernel
+/// encodes several packets. See compressor/on_grid.hpp.
 template <class C, class E>
 concept AddsTogether = GridExecutor<E> && requires {
   requires C::adds_together;
 };
 template <class C, class E>
-concept PicksTogetherOn = GridExecutor<E> && requires {
-  requires C::encodes_together;
+concept EncodesTogether = GridExecutor<E> && requires(const C& compressor, const Range& range) {
+  compressor.place(range, index_t{}, index_t{});
 };
 
 /// Tested here and not at the call: there nvcc 13.0 answers yes for the host and no for the device, whose kernel is lost.
-template <class C, class E, class Workspace, class Incoming>
-concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Range& range,
+template <class C, class E, class Workspace, class Where, class Incoming>
+concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Where& where,
                                    Incoming incoming) {
-  compressor.arrived(executor, workspace, range, incoming);
+  compressor.arrived(executor, workspace, where, incoming);
 };
 template <class State, class E>
 concept StoresErrors = requires(State& state, E executor, const Range& range) {
@@ -134,14 +135,21 @@ class Codec {
                  const EncodeContext& context, bool whole, std::byte* packet) {
     index_t bytes = portion.bytes;
     if constexpr (!C::lossless) {
-      std::byte* section = packet + portion.section_at;
-      if constexpr (is_measured())
-        encode_measured(portion.compressed, mask, message, context, whole ? portion.first_unit : 0, section);
-      else
+      const index_t first_unit = whole ? portion.first_unit : 0;
+      if constexpr (detail::EncodesTogether<C, E>) {
+        const detail::PlacedRange one = compressor_.place(portion.compressed, first_unit, portion.section_at);
+        encode_placed({&one, 1}, mask, inbox, message, context, packet, [&](int, index_t written) {
+          bytes += written - compressor_.wire_bytes(portion.compressed);
+        });
+      } else if constexpr (is_measured()) {
+        encode_measured(portion.compressed, mask, message, context, first_unit, packet + portion.section_at);
+      } else {
         bytes += compressor_.measure_and_encode(executor_, workspace_, portion.compressed, mask,
                                                 arrived(portion.compressed, inbox), compensate(message),
-                                                reporting(message), context, section, bad_.data()) -
+                                                reporting(message), context, packet + portion.section_at,
+                                                bad_.data()) -
                  compressor_.wire_bytes(portion.compressed);
+      }
       if constexpr (detail::StoresErrors<FeedbackState, E>) state().store(executor_, portion.compressed);
     }
     encode_dense(portion, inbox, message, packet);
@@ -158,33 +166,31 @@ class Codec {
   /// sums of them first, which are valid until the next call.
   template <class In>
   auto arrived(const Range& range, In&& inbox) {
-    if constexpr (detail::SumsWhatArrives<C, E, Workspace, decltype(inbox.compressed())>)
+    using Incoming = decltype(inbox.compressed());
+    if constexpr (detail::SumsWhatArrives<C, E, Workspace, detail::PlacedRanges, Incoming>) {
+      const detail::PlacedRange one{&range};
+      return compressor_.arrived(executor_, workspace_, detail::PlacedRanges(&one, 1), inbox.compressed());
+    } else if constexpr (detail::SumsWhatArrives<C, E, Workspace, Range, Incoming>) {
       return compressor_.arrived(executor_, workspace_, range, inbox.compressed());
-    else
+    } else {
       return inbox.compressed();
+    }
   }
   /// Returns packet p over ranges[p], for each p.
   auto arrived(detail::PlacedRanges ranges, Inbox<C>& inbox) requires(detail::AddsTogether<C, E>) {
     return compressor_.arrived(executor_, workspace_, ranges, inbox.compressed());
   }
-  /// Checks the section of a packet from a peer for faults, on the executor, in whose memory it lies.
-  void check(const Portion& portion, const std::byte* packet, detail::Findings* findings) {
-    compressor_.check(executor_, workspace_, portion.compressed, packet, portion.section_at, findings);
-  }
-  /// Checks several packets, each over portions[p]; their findings are consecutive.
+  /// Checks several packets from peers for faults, each over portions[p], on the executor, in whose memory they lie; their
+  /// findings are consecutive.
   void check(std::span<const Portion* const> portions, const std::byte* const* packets,
              detail::Findings* findings) {
-    if constexpr (detail::AddsTogether<C, E>) {
-      std::array<detail::PlacedRange, detail::most_packets> placed;
-      for (std::size_t p = 0; p < portions.size(); ++p) {
-        placed[p].range = &portions[p]->compressed;
-        placed[p].going = portions[p]->section_at;
-      }
-      compressor_.check(executor_, workspace_, detail::PlacedRanges(placed.data(), portions.size()), packets,
-                        findings);
-    } else {
-      for (std::size_t p = 0; p < portions.size(); ++p) check(*portions[p], packets[p], findings + p);
+    std::array<detail::PlacedRange, detail::most_packets> placed;
+    for (std::size_t p = 0; p < portions.size(); ++p) {
+      placed[p].range = &portions[p]->compressed;
+      placed[p].going = portions[p]->section_at;
     }
+    compressor_.check(executor_, workspace_, detail::PlacedRanges(placed.data(), portions.size()), packets,
+                      findings);
   }
 
   /// Stores the message plus its error in the feedback's memory, for rounds that don't encode
@@ -264,6 +270,17 @@ class Codec {
         return compressor_.encode(executor_, workspace_, range, late_->code_data(), late_->begin(),
                                   first_unit, section);
     compressor_.encode(executor_, workspace_, range, mask, reporting(message), first_unit, context, section);
+  }
+
+  /// Encodes sections from `base` on, on a device; calls told(c, bytes) for those whose sizes vary.
+  template <class M, class In, class Told>
+  void encode_placed(detail::PlacedRanges sections, Mask<typename E::memory> mask, In&& inbox,
+                     const M& message, const EncodeContext& context, std::byte* base, Told told) {
+    if constexpr (is_measured())
+      compressor_.encode_together(executor_, workspace_, sections, mask, reporting(message), context, base);
+    else
+      compressor_.encode_together(executor_, workspace_, sections, mask, arrived(*sections[0].range, inbox),
+                                  compensate(message), reporting(message), context, base, bad_.data(), told);
   }
 
   template <class M>

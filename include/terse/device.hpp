@@ -7,7 +7,6 @@
 
 #include "terse/device/compressor/keyed.hpp"                // IWYU pragma: export
 #include "terse/device/compressor/sparse.hpp"               // IWYU pragma: export
-#include "terse/device/compressor/tiled.hpp"                // IWYU pragma: export
 #include "terse/device/error_feedback/stored_residual.hpp"  // IWYU pragma: export
 #include "terse/device/topology/envelope.hpp"               // IWYU pragma: export
 #include "terse/device/verbs/factors.hpp"                   // IWYU pragma: export

@@ -18,12 +18,6 @@ struct ChunkPackets {
   std::vector<PlacedRange> placed;  ///< used by the codec
 };
 
-/// Compressors whose packets are encoded by kernels that process all packets.
-template <class C, class E>
-concept EncodesTogether = GridExecutor<E> &&
-    (C::lossless ||
-     requires(const C& compressor, const Range& range) { compressor.place(range, index_t{}, index_t{}); });
-
 }  // namespace detail
 
 template <Compressor C, ErrorFeedback F, Executor E>
@@ -32,34 +26,17 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
                                      const M& message, const EncodeContext& context,
                                      detail::ChunkPackets& packets) {
   const std::size_t count = chunks.size();
-  const auto one_by_one = [&] {
-    for (std::size_t c = 0; c < count; ++c)
-      packets.bytes[c] = encode(chunks[c], mask, EmptyInbox{}, message, context, true, packets.at[c]);
-  };
-  if constexpr (detail::EncodesTogether<C, E> || detail::PicksTogetherOn<C, E>) {
+  if constexpr (C::lossless ? GridExecutor<E> : detail::EncodesTogether<C, E>) {
     std::byte* const base = *std::min_element(packets.at.begin(), packets.at.end());
     for (std::size_t c = 0; c < count; ++c) packets.bytes[c] = chunks[c].bytes;
-    if constexpr (detail::PicksTogetherOn<C, E>) {
-      for (std::size_t c = 0; c < count; ++c) {
-        packets.placed[c].range = &chunks[c].compressed;
-        packets.placed[c].going = packets.at[c] - base + chunks[c].section_at;
-      }
-      compressor_.encode_together(
-          executor_, workspace_, packets.placed, mask, NoPackets{}, compensate(message), reporting(message),
-          context, base, bad_.data(), [&](int c, index_t bytes) {
-            const auto place = static_cast<std::size_t>(c);
-            packets.bytes[place] += bytes - compressor_.wire_bytes(chunks[place].compressed);
-          });
-    } else if constexpr (!C::lossless) {
+    if constexpr (!C::lossless) {
       for (std::size_t c = 0; c < count; ++c)
         packets.placed[c] = compressor_.place(chunks[c].compressed, chunks[c].first_unit,
                                               packets.at[c] - base + chunks[c].section_at);
-      if constexpr (is_measured())
-        compressor_.encode_together(executor_, workspace_, packets.placed, mask, reporting(message), context,
-                                    base);
-      else if (!compressor_.encode_at_once(executor_, packets.placed, mask, NoPackets{}, compensate(message),
-                                           reporting(message), context, base, bad_.data()))
-        return one_by_one();
+      encode_placed(packets.placed, mask, EmptyInbox{}, message, context, base, [&](int c, index_t bytes) {
+        const auto place = static_cast<std::size_t>(c);
+        packets.bytes[place] += bytes - compressor_.wire_bytes(chunks[place].compressed);
+      });
     }
     if constexpr (!C::lossless && detail::StoresErrors<FeedbackState, E>)
       for (const Portion& chunk : chunks) state().store(executor_, chunk.compressed);
@@ -69,7 +46,8 @@ void Codec<C, F, E>::encode_together(const std::vector<Portion>& chunks, Mask<ty
     }
     if (!has_note(chunks.front())) store_dense(packets.placed, EmptyInbox{}, message, base);
   } else {
-    one_by_one();
+    for (std::size_t c = 0; c < count; ++c)
+      packets.bytes[c] = encode(chunks[c], mask, EmptyInbox{}, message, context, true, packets.at[c]);
   }
 }
 

@@ -55,7 +55,7 @@ struct Then {
       requires(detail::PicksByDraw<First>&& detail::PicksByRank<Second>) {
     return second.largest(among(n), step);
   }
-  index_t among(index_t n) const requires(detail::PicksByDraw<First>) { return first.most(n); }
+  TERSE_HD index_t among(index_t n) const requires(detail::PicksByDraw<First>) { return first.most(n); }
   TERSE_HD static std::uint32_t element(index_t n, index_t among, index_t key, index_t e,
                                         const StepDraw& shared) requires(detail::PicksByDraw<First>) {
     return First::drawn(n, among, key, e, shared);

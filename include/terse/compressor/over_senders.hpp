@@ -79,6 +79,37 @@ auto counted(const Counter& counter, const Range& range, Packets packets,
   return Counter::incoming(room.data(), packets.count);
 }
 
+/// A grid's workspace of a policy over senders, which counts them by a second sum of all packets.
+template <class Base, class Counter, GridExecutor E>
+struct CountedOnGrid : Base::template Workspace<E> {
+  typename Counter::template Workspace<E> counted_senders;
+  std::vector<typename Counter::Source> sources;  // as many as an inbox has held
+
+  CountedOnGrid(E executor, const Base& compressor, const Counter& counter, const Range& covered)
+      : Base::template Workspace<E>(executor, compressor, covered),
+        counted_senders(executor, counter, covered) {
+    // Initializes the gaps between pieces, which are scaled, too.
+    fill(executor, Base::Grid::numbers_of(*this), 0.0F);
+    fill(executor, Counter::Grid::numbers_of(counted_senders), 0.0F);
+  }
+  ArrivedSums sum(E executor, const Base& compressor, const Counter& counter, const Range& range,
+                  typename Base::Incoming packets) {
+    const PlacedRange one{&range};
+    const PlacedRanges ranges(&one, 1);
+    if (range.pieces().empty()) return {this->sums.data(), this->begin};
+    const auto picks = compressor.picker();
+    Base::Grid::add(executor, *this, picks, ranges, packets);
+    Counter::Grid::add(executor, counted_senders, counter.picker(), ranges,
+                       counted(counter, range, packets, sources));
+    const index_t at = range.begin_offset() - this->begin;
+    for_each_entry(executor, range.end_offset() - range.begin_offset(),
+                   ShareAmongSenders{Base::Grid::numbers_of(*this).data() + at,
+                                     Counter::Grid::numbers_of(counted_senders).data() + at,
+                                     static_cast<float>(packets.count)});
+    return Base::Grid::elements(executor, *this, picks, ranges);
+  }
+};
+
 }  // namespace detail
 
 /// A sparse compressor whose receivers average each coordinate over the ranks that have sent it, instead of over all:
@@ -113,6 +144,7 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
   static constexpr bool unbiased = false;
   static constexpr bool single_stage = true;
   static constexpr bool no_mean = true;
+  static constexpr bool adds_together = false;
 
   template <Executor E>
   struct Workspace : Base::template Workspace<E> {
@@ -126,17 +158,9 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
           first(covered.begin_offset()) {}
   };
   template <GridExecutor E>
-  struct Workspace<E> : Base::template Workspace<E> {
-    typename Counter::template Workspace<E> senders;
-    std::vector<typename Counter::Source> sources;  // as many as an inbox has held
-
+  struct Workspace<E> : detail::CountedOnGrid<Base, Counter, E> {
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
-        : Base::template Workspace<E>(executor, compressor, covered),
-          senders(executor, compressor.counter(), covered) {
-      // Initializes the gaps between pieces, which are scaled, too.
-      fill(executor, this->sums.all(), 0.0F);
-      fill(executor, senders.sums.all(), 0.0F);
-    }
+        : detail::CountedOnGrid<Base, Counter, E>(executor, compressor, compressor.counter(), covered) {}
   };
 
   /// Returns the sums of the packets received over `range`, scaled so that their mean over the packets is the mean over
@@ -153,15 +177,7 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
   }
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    const ArrivedSums sums = Base::arrived(executor, workspace, range, packets);
-    if (range.pieces().empty()) return sums;
-    counter().arrived(executor, workspace.senders, range,
-                      detail::counted(counter(), range, packets, workspace.sources));
-    const index_t at = range.begin_offset() - sums.begin;
-    for_each_entry(executor, range.end_offset() - range.begin_offset(),
-                   detail::ShareAmongSenders{workspace.sums.data() + at, workspace.senders.sums.data() + at,
-                                             static_cast<float>(packets.count)});
-    return sums;
+    return workspace.sum(executor, *this, counter(), range, packets);
   }
 
  private:
@@ -181,6 +197,7 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
   static constexpr bool unbiased = false;
   static constexpr bool single_stage = true;
   static constexpr bool no_mean = true;
+  static constexpr bool adds_together = false;
 
   template <Executor E>
   struct Workspace : Base::template Workspace<E> {
@@ -190,17 +207,9 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
         : Base::template Workspace<E>(executor, compressor, covered) {}
   };
   template <GridExecutor E>
-  struct Workspace<E> : Base::template Workspace<E> {
-    typename Counter::template Workspace<E> senders;
-    std::vector<typename Counter::Source> sources;  // as many as an inbox has held
-
+  struct Workspace<E> : detail::CountedOnGrid<Base, Counter, E> {
     Workspace(E executor, const OverSenders& compressor, const Range& covered)
-        : Base::template Workspace<E>(executor, compressor, covered),
-          senders(executor, compressor.counter(), covered) {
-      // Initializes the gaps between pieces, which are scaled, too.
-      fill(executor, Base::Grid::numbers_of(*this), 0.0F);
-      fill(executor, Counter::Grid::numbers_of(senders), 0.0F);
-    }
+        : detail::CountedOnGrid<Base, Counter, E>(executor, compressor, compressor.counter(), covered) {}
   };
 
   /// Returns the sums of received packets. Coefficients are scaled by their number of senders, then transformed.
@@ -217,18 +226,7 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
   }
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    const detail::PlacedRange one{&range};
-    const detail::PlacedRanges ranges(&one, 1);
-    if (range.pieces().empty()) return {workspace.sums.data(), workspace.begin};
-    Base::Grid::add(executor, workspace, this->picker(), ranges, packets);
-    Counter::Grid::add(executor, workspace.senders, counter().picker(), ranges,
-                       detail::counted(counter(), range, packets, workspace.sources));
-    const index_t at = range.begin_offset() - workspace.begin;
-    for_each_entry(executor, range.end_offset() - range.begin_offset(),
-                   detail::ShareAmongSenders{Base::Grid::numbers_of(workspace).data() + at,
-                                             Counter::Grid::numbers_of(workspace.senders).data() + at,
-                                             static_cast<float>(packets.count)});
-    return Base::Grid::elements(executor, workspace, this->picker(), ranges);
+    return workspace.sum(executor, *this, counter(), range, packets);
   }
 
  private:

@@ -220,14 +220,27 @@ struct Packed {
     pack<Q::bits, Q::stochastic>(executor, sections, units(), mask, detail::Quantize<Q, Feedback>{feedback},
                                  in<E, Scale>(workspace.scales.all()), base, context.local);
   }
-  /// Measures and encodes several packets in one kernel; returns false and does nothing if that requires more kernels.
-  template <GridExecutor E, class In, class Message, class Feedback>
-  bool encode_at_once(E executor, detail::PlacedRanges sections, Mask<typename E::memory> mask, In incoming,
-                      Message message, Feedback feedback, const EncodeContext& context, std::byte* base,
-                      std::uint32_t* bad) const {
-    return reduce_pack_at_once<Statistic, Q::bits, Q::stochastic, longest>(
-        executor, sections, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
-        static_cast<Scale*>(nullptr), base, context.local, bad);
+  /// Measures and encodes several packets' sections, in one kernel if it has room for a unit.
+  template <GridExecutor E, class In, class Message, class Feedback, class Told>
+  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges sections,
+                       Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, const Told&) const
+      requires(!measured) {
+    const detail::Quantize<Q, Feedback> quantize{feedback};
+    if (reduce_pack_at_once<Statistic, Q::bits, Q::stochastic, longest>(
+            executor, sections, units(), mask, incoming, message, quantize, static_cast<Scale*>(nullptr),
+            base, context.local, bad))
+      return;
+    for (const detail::PlacedRange& placed : sections) {
+      const Range& range = *placed.range;
+      std::byte* const codes = base + placed.going;
+      std::byte* const section = codes - scale_bytes(range);
+      pad(executor, range, section);
+      const out<E, Scale> all(scales(section), units().in_range(range));
+      reduce<Statistic>(executor, range, units(), mask, incoming, message, workspace.scratch.all(), all, bad);
+      pack<Q::bits, Q::stochastic>(executor, range, units(), mask, quantize, in<E, Scale>(all), codes,
+                                   context.local);
+    }
   }
   /// Returns the place of a section that begins `at` bytes after the base and has the measured units from `first_unit`
   /// on.
@@ -243,22 +256,14 @@ struct Packed {
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
     if constexpr (GridExecutor<E>) {
       const detail::PlacedRange here = place(range, 0, 0);
-      if (encode_at_once(executor, detail::PlacedRanges(&here, 1), mask, incoming, message, feedback, context,
-                         section, bad))
-        return wire_bytes(range);
-    }
-    pad(executor, range, section);
-    const detail::Quantize<Q, Feedback> quantize{feedback};
-    const out<E, Scale> all(scales(section), units().in_range(range));
-    std::byte* const codes = section + scale_bytes(range);
-    if constexpr (GridExecutor<E>) {
-      reduce<Statistic>(executor, range, units(), mask, incoming, message, workspace.scratch.all(), all, bad);
-      pack<Q::bits, Q::stochastic>(executor, range, units(), mask, quantize, in<E, Scale>(all), codes,
-                                   context.local);
+      encode_together(executor, workspace, detail::PlacedRanges(&here, 1), mask, incoming, message, feedback,
+                      context, section, bad, nullptr);
     } else {
-      reduce_pack<Statistic, Q::bits, Q::stochastic>(executor, range, units(), mask, incoming, message,
-                                                     quantize, workspace.scratch.all(), all, codes,
-                                                     context.local, bad);
+      pad(executor, range, section);
+      const out<E, Scale> all(scales(section), units().in_range(range));
+      reduce_pack<Statistic, Q::bits, Q::stochastic>(
+          executor, range, units(), mask, incoming, message, detail::Quantize<Q, Feedback>{feedback},
+          workspace.scratch.all(), all, section + scale_bytes(range), context.local, bad);
     }
     return wire_bytes(range);
   }

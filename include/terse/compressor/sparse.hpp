@@ -39,8 +39,7 @@ struct Sparse {
   static constexpr bool variable = Selection::variable;
   static constexpr bool single_stage = Traits<Selection>::single_stage;
   static constexpr bool measured = false;
-  static constexpr bool adds_together = detail::PicksTogether<Selection>;
-  static constexpr bool encodes_together = adds_together;
+  static constexpr bool adds_together = true;
 
   Selection selection{};  ///< the selection of the elements to send
   Values values{};        ///< the coder of the picked values
@@ -72,6 +71,8 @@ struct Sparse {
     return selection.omega(n);
   }
 
+  /// Returns the compressor that picks, see Tiled.
+  const Sparse& picker() const { return *this; }
   static constexpr Units units() { return G::units(); }
   detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
   index_t wire_bytes(const Range& range) const { return sections().bytes(range); }
@@ -80,14 +81,20 @@ struct Sparse {
   }
 
   /// Calls visit(n) for units that are at least as large and as many as those of any part of `covered`: parts of
-  /// matrices are vectors, whose tiles may be larger and more.
+  /// matrices are vectors, whose tiles may be larger and more. Throws usage_error for units of 2^32 elements.
   template <class Visit>
   static void for_each_size(const Range& covered, Visit visit) {
-    for (UnitsOf units(covered); units.more(); units.next()) visit(units.unit().count);
-    if constexpr (requires { G::limit_share; }) {
-      const Range vectors(covered.pieces());
-      for (UnitsOf units(vectors); units.more(); units.next()) visit(units.unit().count);
-    }
+    const auto visit_all = [&](const Range& range) {
+      for (UnitsOf units(range); units.more(); units.next()) {
+        const index_t n = units.unit().count;
+        if (n >= index_t{1} << 32)
+          throw usage_error("positions have 32 bits at most, and a unit has " + std::to_string(n) +
+                            " elements; cut the range into buckets");
+        visit(n);
+      }
+    };
+    visit_all(covered);
+    if constexpr (requires { G::limit_share; }) visit_all(Range(covered.pieces()));
   }
 
   /// The memory that all executors require.
@@ -112,9 +119,6 @@ struct Sparse {
       index_t floats = reduction_scratch<MaxAbs>(executor, covered, Units{0, true});
       index_t words_needed = 0, most = 0;
       for_each_size(covered, [&](index_t n) {
-        if (n >= index_t{1} << 32)
-          throw usage_error("positions have 32 bits at most, and a unit has " + std::to_string(n) +
-                            " elements; cut the range into buckets");
         floats = std::max(floats, picking.floats(executor, n));
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
@@ -143,38 +147,30 @@ struct Sparse {
   }
   static Incoming incoming(Source* sources, int count) { return {sources, count}; }
 
-  /// Returns the weighted sums of the packets received over `range`, in the workspace, for a grid's verbs.
-  template <GridExecutor E>
-  ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    return Grid::arrived(*this, executor, workspace, range, packets);
-  }
-  /// Returns the weighted sums if packet p covers ranges[p] alone.
+  // The device's half of the contract: compressor/on_grid.hpp.
+
+  /// Returns the weighted sums of packets: all over the same range, or each over its own.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
-                      Incoming packets) const requires(adds_together) {
-    return Grid::arrived(*this, executor, workspace, ranges, packets);
+                      Incoming packets) const {
+    return Grid::arrived(executor, workspace, *this, ranges, packets);
   }
-  /// Checks the section at `section_at` of a packet as `fault` does, on a grid.
-  template <GridExecutor E>
-  void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
-             index_t section_at, detail::Findings* findings) const {
-    Grid::check(*this, executor, workspace, range, packet, section_at, findings);
-  }
-  /// Checks packet p over ranges[p], whose section is at the offset that ranges[p] states.
+  /// Reports the faults of packets, each over its own range.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
-             const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
-    Grid::check(*this, executor, workspace, ranges, packets, findings);
+             const std::byte* const* packets, detail::Findings* findings) const {
+    Grid::check(executor, workspace, *this, ranges, packets, findings);
   }
-  /// Measures and encodes several sections from `base` on by the same kernels; calls told(c, bytes) for each.
+  /// Returns the place of a section that begins `at` bytes after the base.
+  static detail::PlacedRange place(const Range& range, index_t, index_t at) { return {&range, at}; }
+  /// Evaluates the message, picks, writes the sections and commits the decoded values.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
-  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges sections,
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
-                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
-      requires(encodes_together) {
+                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const {
     check_view<Feedback>();
-    Grid::encode_together(*this, executor, workspace, ranges, mask, incoming, message, feedback, context,
-                          base, bad, told);
+    Grid::encode(executor, workspace, *this, sections, mask, incoming, message, feedback, context, base, bad,
+                 told);
   }
 
   /// Evaluates the message, picks, writes the section and commits the decoded values. Returns the section's bytes.
@@ -184,26 +180,18 @@ struct Sparse {
                              const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
     check_view<Feedback>();
     if (range.pieces().empty()) return 0;
-    if constexpr (GridExecutor<E> && encodes_together) {
-      index_t bytes = 0;
-      const detail::PlacedRange one{&range};
-      encode_together(executor, workspace, detail::PlacedRanges(&one, 1), mask, incoming, message, feedback,
-                      context, section, bad, [&](int, index_t written) { bytes = written; });
-      return bytes;
-    } else {
-      reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
-                     workspace.total.all(), bad);
-      std::byte* at = section;
-      for (UnitsOf units(range); units.more(); units.next())
-        at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
-      return at - section;
-    }
+    reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
+                   workspace.total.all(), bad);
+    std::byte* at = section;
+    for (UnitsOf units(range); units.more(); units.next())
+      at = encode_unit(executor, workspace, units.unit(), feedback, context, at);
+    return at - section;
   }
 
   /// Picks from one unit of the message that `feedback` holds, writes the picks and commits. Returns the address for
   /// the next unit.
   template <Executor E, class Feedback>
-  std::byte* encode_unit(E executor, Workspace<E>& workspace, const Piece& unit, Feedback feedback,
+  std::byte* encode_unit(E executor, Room<E>& workspace, const Piece& unit, Feedback feedback,
                          const EncodeContext& context, std::byte* at) const {
     std::byte* wire = at + (variable ? 8 : 0);
     const index_t k = selection.select(
@@ -238,7 +226,7 @@ struct Sparse {
   }
 
   template <Executor E, class Feedback>
-  void encode_values(E executor, Workspace<E>& workspace, const Piece& unit, index_t k, Feedback feedback,
+  void encode_values(E executor, Room<E>& workspace, const Piece& unit, index_t k, Feedback feedback,
                      const EncodeContext& context, std::byte* wire) const {
     // The numbers of a packet are aligned to 8 bytes.
     const auto picked =

@@ -16,19 +16,25 @@ template <class Selection, class Values, class G>
 struct SparseSections {
   using Coder = PickCoder<Values>;
   using UnitsOf = detail::UnitsOf<G>;
-  static constexpr bool variable = Selection::variable;
+  using Granularity = G;
+  static constexpr bool variable = Selection::variable, lossless = Values::lossless;
 
   Selection selection{};
 
+  /// Returns the bytes of a unit of n elements with k picks.
+  TERSE_HD index_t bytes(index_t n, index_t k) const {
+    return (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
+  }
+
   /// Returns the bytes of the longest section.
   index_t bytes(const Range& range) const {
-    index_t bytes = 0;
+    index_t sum = 0;
     for (UnitsOf units(range); units.more(); units.next()) {
-      const index_t n = units.unit().count, k = selection.most(n);
+      const index_t n = units.unit().count;
       // Fewer picks never take more bytes: positions become a bitmap if that is shorter.
-      bytes += (variable ? 8 : 0) + selection.index_bytes(n, k) + Coder::bytes(k);
+      sum += bytes(n, selection.most(n));
     }
-    return bytes;
+    return sum;
   }
 
   /// Returns the number of picks of the unit at `at`, of n elements.
@@ -40,7 +46,7 @@ struct SparseSections {
   }
 
   /// Returns the limit of the floats of a unit's k picks of n; scaled picks were finite before scaling.
-  static float limit(index_t n, index_t k) {
+  TERSE_HD static float limit(index_t n, index_t k) {
     float limit = Coder::limit;
     if constexpr (requires { G::limit_share; }) limit *= G::limit_share;
     if constexpr (Traits<Selection>::single_stage && Values::lossless)

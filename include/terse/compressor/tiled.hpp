@@ -64,9 +64,9 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool measured = false;
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
+  static constexpr bool adds_together = true;
   /// The part for grids, where the same kernels process all tiles.
   using Grid = detail::OnGrid<Tiled>;
-  static constexpr bool adds_together = Picker::adds_together, encodes_together = Grid::encodes_together;
 
   Inner inner{};  ///< the compressor of a tile's numbers
 
@@ -146,49 +146,29 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     return at - section;
   }
 
-  /// Does the same by kernels. `encode_together` writes several sections from `base` on and calls told(c, bytes) for
-  /// each.
-  template <GridExecutor E, class In, class Message, class Feedback>
-  index_t measure_and_encode(E executor, Workspace<E>& workspace, const Range& range,
-                             Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
-                             const EncodeContext& context, std::byte* section, std::uint32_t* bad) const {
-    index_t bytes = 0;
-    const detail::PlacedRange one{&range};
-    check_view<Feedback>();
-    Grid::encode(executor, workspace, picker(), detail::PlacedRanges(&one, 1), mask, incoming, message,
-                 feedback, context, section, bad, [&](int, index_t written) { bytes = written; });
-    return bytes;
-  }
+  // The device's half of the contract: compressor/on_grid.hpp.
+
+  /// Returns the place of a section that begins `at` bytes after the base.
+  static detail::PlacedRange place(const Range& range, index_t, index_t at) { return {&range, at}; }
+  /// Evaluates the message, picks, writes the sections and commits the decoded values.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>
-  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
+  void encode_together(E executor, Workspace<E>& workspace, detail::PlacedRanges sections,
                        Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
-                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const
-      requires(encodes_together) {
+                       const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) const {
     check_view<Feedback>();
-    Grid::encode(executor, workspace, picker(), ranges, mask, incoming, message, feedback, context, base, bad,
-                 told);
+    Grid::encode(executor, workspace, picker(), sections, mask, incoming, message, feedback, context, base,
+                 bad, told);
   }
-  template <GridExecutor E>
-  ArrivedSums arrived(E executor, Workspace<E>& workspace, const Range& range, Incoming packets) const {
-    const detail::PlacedRange one{&range};
-    return Grid::arrived(executor, workspace, picker(), detail::PlacedRanges(&one, 1), packets);
-  }
-  /// Returns the weighted sums if packet p covers ranges[p] alone.
+  /// Returns the weighted sums of packets: all over the same range, or each over its own.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
-                      Incoming packets) const requires(adds_together) {
+                      Incoming packets) const {
     return Grid::arrived(executor, workspace, picker(), ranges, packets);
   }
-  template <GridExecutor E>
-  void check(E executor, Workspace<E>& workspace, const Range& range, const std::byte* packet,
-             index_t section_at, detail::Findings* findings) const {
-    const detail::PlacedRange one{&range, section_at};
-    Grid::check(executor, workspace, picker(), detail::PlacedRanges(&one, 1), &packet, findings);
-  }
-  /// Checks packet p over ranges[p], whose section is at the offset that ranges[p] states.
+  /// Reports the faults of packets, each over its own range.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
-             const std::byte* const* packets, detail::Findings* findings) const requires(adds_together) {
+             const std::byte* const* packets, detail::Findings* findings) const {
     Grid::check(executor, workspace, picker(), ranges, packets, findings);
   }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-#include "terse/device/compressor/picks.hpp"
+#include "terse/compressor/sparse_functors.hpp"
+#include "terse/device/compressor/units.hpp"
 
 // Received sections of sparse compressors on a grid executor, those of all packets in the same kernels: their shapes
 // and their faults.
@@ -17,9 +17,7 @@ TERSE_NUMERICS_BEGIN
 /// Sections of one compressor, as a kernel argument. If their shapes vary, a survey has found them.
 struct PickedPackets {
   struct Packet {
-    const std::byte* at = nullptr;
-    index_t section_at = 0;
-    index_t most_bytes = 0, units = 0;  // of the section
+    const std::byte* at = nullptr;  // from which offsets count
     float weight = 1;
   };
   Packet packets[most_packets];
@@ -29,18 +27,17 @@ struct PickedPackets {
   index_t most_units = 0;       // of a packet
 
   TERSE_HD UnitPlace& place(int packet, index_t unit) const { return places[packet * most_units + unit]; }
-  TERSE_HD const std::byte* section(int packet) const {
-    return packets[packet].at + packets[packet].section_at;
-  }
-  TERSE_HD Arrived positions(int packet, const PickUnits::Unit& unit) const {
-    if (places == nullptr) return {section(packet) + unit.positions_at, unit.k};
+  TERSE_HD Arrived positions(int packet, const SentUnit& unit) const {
+    const std::byte* const at = packets[packet].at;
+    if (places == nullptr) return {at + unit.positions_at, unit.k};
     const UnitPlace& found = place(packet, unit.number);
-    return {section(packet) + found.positions, found.picks};
+    return {at + found.positions, found.picks};
   }
-  TERSE_HD Arrived values(int packet, const PickUnits::Unit& unit) const {
-    if (places == nullptr) return {section(packet) + unit.values_at, unit.k};
+  TERSE_HD Arrived values(int packet, const SentUnit& unit) const {
+    const std::byte* const at = packets[packet].at;
+    if (places == nullptr) return {at + unit.values_at, unit.k};
     const UnitPlace& found = place(packet, unit.number);
-    return {section(packet) + found.values, found.picks};
+    return {at + found.values, found.picks};
   }
   /// Returns the number of packets for which a kernel takes separate blocks.
   TERSE_HD int side_by_side() const { return each ? 1 : count; }
@@ -48,42 +45,47 @@ struct PickedPackets {
 
 /// Functor that walks through a packet's units. From the first invalid unit on they have no picks, so that no thread
 /// reads beyond the section's end.
-template <class Selection, class Coder>
+template <class Sections>
 struct SurveyUnits {
-  Selection selection;
-  PickUnits units;
+  struct Extent {
+    index_t begin, end;  // of the longest section
+    index_t units;
+  };
+  SentUnits<Sections> units;
   PickedPackets packets;
+  Extent extents[most_packets];
   Findings* findings;  // of each packet; nullptr: own packets, or checked ones
 
   TERSE_HD void operator()(index_t p) const {
     const int packet = static_cast<int>(p);
-    const PickedPackets::Packet& here = packets.packets[packet];
-    index_t bytes = here.most_bytes;
+    const Extent& here = extents[packet];
+    index_t end = here.end;
     if (findings != nullptr) {
-      const auto length = load_from_wire<PacketHeader>(here.at).length;
-      if (length < static_cast<std::uint64_t>(here.section_at + bytes))
-        bytes = static_cast<index_t>(length) - here.section_at;
+      const auto length = load_from_wire<PacketHeader>(packets.packets[packet].at).length;
+      if (length < static_cast<std::uint64_t>(end)) end = static_cast<index_t>(length);
     }
-    for (int u = 0; u < units.count; ++u) {
-      const PickUnits::Unit& unit = units.units[u];
-      if (unit.packet >= 0 && unit.packet != packet) continue;
-      const index_t at = unit.number == 0 ? 0 : packets.place(packet, unit.number - 1).end;
-      const UnitPlace place = at < 0 ? UnitPlace{} : read(packet, unit, at, bytes);
-      packets.place(packet, unit.number) = place;
-      if (unit.number + 1 == here.units && place.end >= 0 && place.end != bytes)
-        note(packet, here.units, SectionFault::goes_on);
+    for (int e = 0; e < units.count; ++e) {
+      if (units.entries[e].packet >= 0 && units.entries[e].packet != packet) continue;
+      for (index_t tile = 0; tile < units.entries[e].tiles.count(); ++tile) {
+        const SentUnit unit = units.unit(e, tile);
+        const index_t at = unit.number == 0 ? here.begin : packets.place(packet, unit.number - 1).end;
+        const UnitPlace place = at < 0 ? UnitPlace{} : read(packet, unit, at, end);
+        packets.place(packet, unit.number) = place;
+        if (unit.number + 1 == here.units && place.end >= 0 && place.end != end)
+          note(packet, here.units, SectionFault::goes_on);
+      }
     }
   }
 
  private:
-  TERSE_HD UnitPlace read(int packet, const PickUnits::Unit& unit, index_t at, index_t bytes) const {
-    if (bytes - at < 8) return note(packet, unit.number, SectionFault::ends_early);
-    const auto k = load_from_wire<index_t>(packets.section(packet) + at);
+  TERSE_HD UnitPlace read(int packet, const SentUnit& unit, index_t at, index_t end) const {
+    if (end - at < 8) return note(packet, unit.number, SectionFault::ends_early);
+    const auto k = load_from_wire<index_t>(packets.packets[packet].at + at);
     if (k < 0 || k > unit.k) return note(packet, unit.number, SectionFault::too_many_picks);
-    const index_t positions = at + 8, values = positions + selection.index_bytes(unit.piece.count, k);
-    const index_t end = values + Coder::bytes(k);
-    if (bytes < end) return note(packet, unit.number, SectionFault::ends_early);
-    return {k, positions, values, end};
+    const index_t positions = at + 8, values = positions + units.sections.selection.index_bytes(unit.n, k);
+    const index_t behind = values + Sections::Coder::bytes(k);
+    if (end < behind) return note(packet, unit.number, SectionFault::ends_early);
+    return {k, positions, values, behind};
   }
   TERSE_HD UnitPlace note(int packet, index_t unit, SectionFault fault) const {
     if (findings != nullptr) Report{findings + packet, unit}.note(0, fault);
@@ -91,7 +93,8 @@ struct SurveyUnits {
   }
 };
 
-/// Two counters for each unit of each packet: entries, and blocks that have counted. Zero between kernels.
+/// Two counters for each unit of each packet: entries, and blocks that have counted. Zero between kernels. For units of
+/// several blocks.
 struct EntryCounters {
   std::uint32_t* at;
 
@@ -103,47 +106,48 @@ struct EntryCounters {
 };
 
 /// Kernel that checks the packets' positions and values, in the order of Positions::fault and Sparse::fault.
-template <class Selection, class Coder>
+template <class Sections>
 struct CheckUnitsKernel {
   static constexpr bool cooperative = true;
+  static constexpr bool lists = !PicksByDraw<decltype(Sections::selection)>;
+  using Units = SentUnits<Sections>;
+  using Coder = typename Sections::Coder;
   struct Shared {};
-  PickUnits units;
+  Units units;
   PickedPackets packets;
   Findings* findings;  // of each packet
   EntryCounters counters;
 
-  static index_t items(const Selection& selection, index_t n, index_t k) {
-    return std::max({index_t{1}, k, Coder::floats(k), selection.index_bytes(n, k) / 8});
-  }
-
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
-    const index_t blocks = units.blocks[PickUnits::items], number = block.index() % blocks;
-    const int u = units.of_block(PickUnits::items, number);
-    const PickUnits::Unit& unit = units.units[u];
+    const index_t blocks = units.blocks[Units::items];
+    const SentUnit unit = units.part(Units::items, block.index() % blocks);
     const int p = unit.packet < 0 ? static_cast<int>(block.index() / blocks) : unit.packet;
     const Report report{findings + p, unit.number};
-    const CheckValues<Coder> values{packets.values(p, unit), unit.limit, report.last()};
+    const CheckValues<Coder> values{packets.values(p, unit), Sections::limit(unit.n, unit.k), report.last()};
     const Positions::CheckList list{packets.positions(p, unit), unit.among, report.next()};
-    const bool bitmap = !PicksByDraw<Selection> && Positions::is_bitmap(unit.among, list.arrived.picks);
-    const index_t begin = (number - unit.first[PickUnits::items]) * PickUnits::per_block(PickUnits::items);
+    const bool bitmap = lists && Positions::is_bitmap(unit.among, list.arrived.picks);
+    const index_t words = bitmap ? aligned(unit.among) / 64 : 0, positions = lists ? list.entries() : 0;
+    const index_t floats = values.entries(), step = unit.blocks * block_threads;
     std::uint32_t set = 0;
-    for (index_t r = 0; r < PickUnits::per_block(PickUnits::items); r += block_threads) {
-      const index_t e = begin + r + block.thread();
-      if (e < values.entries()) values(e);
-      if (!PicksByDraw<Selection> && e < list.entries()) list(e);
-      if (bitmap && e < aligned(unit.among) / 64) set += count_bits(list, e);
+    for (index_t e = unit.block * block_threads + block.thread(); e < floats || e < positions || e < words;
+         e += step) {
+      if (e < floats) values(e);
+      if (e < positions) list(e);
+      if (e < words) set += count_bits(list, e);
     }
     if (!bitmap) return;  // the same for all threads
-    set = block.sum(set);
-    std::uint32_t* const population = counters.entries(p, u);
+    set = static_cast<std::uint32_t>(block.sum(set));
     if (block.thread() != 0) return;
-    atomic_add(population, set);
-    if (!is_last(counters.blocks(p, u), static_cast<std::uint32_t>(units.blocks_of(PickUnits::items, u))))
-      return;
-    if (*population != static_cast<std::uint64_t>(list.arrived.picks))
+    if (unit.blocks > 1) {
+      std::uint32_t* const population = counters.entries(p, unit.entry);
+      atomic_add(population, set);
+      if (!is_last(counters.blocks(p, unit.entry), static_cast<std::uint32_t>(unit.blocks))) return;
+      set = *population;
+      *population = 0;
+    }
+    if (set != static_cast<std::uint64_t>(list.arrived.picks))
       list.report.note(unit.among, SectionFault::other_population);
-    *population = 0;
   }
 
  private:

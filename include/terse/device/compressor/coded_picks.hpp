@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "terse/device/compressor/picks.hpp"
+#include "terse/compressor/sparse_functors.hpp"
+#include "terse/device/verbs/pack.hpp"
+#include "terse/device/verbs/reduce.hpp"
+#include "terse/device/verbs/select_units.hpp"
 
 // The values of many units' picks on a grid executor, coded by the verbs that code messages: the picks of each unit are
 // a separate message, with arena indices from the unit's first element on.
@@ -16,22 +19,16 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Writer that sets the values of picks aside for coding, with their positions.
-template <class Values>
-struct PutAside {
-  using Coder = PickCoder<Values>;
+/// The values of picks to be coded, and their positions.
+struct PicksAside {
   float* picked;  // for the arena indices from `begin` on
   index_t begin;
   std::uint32_t* positions;
-
-  TERSE_HD static index_t items(index_t k) { return k; }
-  TERSE_HD void enter(const Piece&) {}
-  TERSE_HD void put(const PickUnits::Unit& unit, index_t e, std::uint32_t position, float value,
-                    std::byte*) const {
-    picked[unit.piece.offset + e - begin] = value;
-    positions[unit.first_pick + e] = position;
-  }
-  TERSE_HD void pad(index_t, std::byte*) const {}
+};
+/// Coder of values that are sent as fp32.
+struct NoCoder {
+  explicit NoCoder(index_t) {}
+  static std::uint32_t* positions() { return nullptr; }
 };
 
 /// Kernel that runs CommitPicks for many units.
@@ -67,22 +64,19 @@ class UnitCoder {
   static constexpr Units units_of_it{Values::units().size, false};
 
  public:
-  UnitCoder() = default;
   /// Allocates for parts of units with up to `picks` picks altogether.
   explicit UnitCoder(index_t picks)
-      : positions_(most(picks), unwritten),
-        scales_(scales(most(picks)), unwritten),
-        scratch_((Statistic::width + 2) * (scales(most(picks)) + blocks_for(most(picks), reduction_block)) +
+      : positions_(picks, unwritten),
+        scales_(scales(picks), unwritten),
+        scratch_((Statistic::width + 2) * (scales(picks) + blocks_for(picks, reduction_block)) +
                      Statistic::width + 3,
                  unwritten),
         ignored_(1) {}
 
-  PutAside<Values> put_aside(view<float, typename E::memory> picked, index_t begin) {
-    return {picked.data(), begin, positions_.data()};
-  }
+  std::uint32_t* positions() { return positions_.data(); }
   /// Codes the values that were set aside, and commits them.
   template <class Feedback>
-  void code(E ex, const PickUnits& units, const PutAside<Values>& aside, Feedback feedback,
+  void code(E ex, const PickUnits& units, const PicksAside& aside, Feedback feedback,
             const EncodeContext& context, std::byte* base) {
     std::array<Piece, PickUnits::capacity> pieces;
     std::array<PlacedRange, PickUnits::capacity> placed;
@@ -113,8 +107,6 @@ class UnitCoder {
   }
 
  private:
-  /// Returns the room that `picks` picks require: each part of a unit may have a pick more than its share.
-  static index_t most(index_t picks) { return picks + PickUnits::capacity; }
   static index_t scales(index_t picks) {
     constexpr index_t size = units_of_it.size;
     return (size > 0 ? picks / size : 0) + PickUnits::capacity;

@@ -120,12 +120,13 @@ struct CosineSteps {
 };
 
 /// A tile in a block's shared memory: its elements, or its numbers in a basis's coordinates. It is in one of two copies
-/// of `room` floats; the other one is for transforms only.
+/// of `room` floats; the other one is for transforms only. S = 0: a row of up to `placed_together` elements.
 template <class Basis, int S>
 struct TileTransform {
   /// Numbers added to each row, so that threads of a warp that go down a column use different banks.
   static constexpr int padding = Basis::transforms ? 1 : 0;
-  static constexpr std::size_t room = std::size_t{S} * (S + padding);
+  static constexpr std::size_t numbers = S > 0 ? std::size_t{S} * S : std::size_t{placed_together};
+  static constexpr std::size_t room = numbers + S * padding;
   static constexpr std::size_t spare_room = Basis::transforms ? room : 1;
   index_t first, stride;  // in the arena
   int rows, columns;
@@ -140,9 +141,15 @@ struct TileTransform {
 
   TERSE_HD int count() const { return rows * columns; }
   /// Returns the arena index of element e, in row-major order.
-  TERSE_HD index_t index(int e) const { return first + e / columns * stride + e % columns; }
+  TERSE_HD index_t index(int e) const {
+    if constexpr (S == 0) return first + e;
+    return first + e / columns * stride + e % columns;
+  }
   /// Returns the shared-memory offset of element e; `number` returns that of number e.
-  TERSE_HD int element(int e) const { return e / columns * (columns + padding) + e % columns; }
+  TERSE_HD int element(int e) const {
+    if constexpr (Basis::transforms) return e / columns * (columns + padding) + e % columns;
+    return e;
+  }
   TERSE_HD int number(int e) const {
     if constexpr (Basis::transforms) return e % rows * (columns + padding) + e / rows;
     return e;
@@ -173,7 +180,7 @@ struct TileTransform {
       using Few = FewWaves<S>;
       std::uint32_t own = 0, nonzero = 0;
       for (int e = block.thread(); e < count(); e += block_threads)
-        own += magnitude_word(x[number(e)]) != 0 ? 1 : 0;
+        own += magnitude_word(x[number(e)]) != 0 ? 1U : 0U;
       block.exclusive_sum(own, nonzero);
       const CosineSteps<S> transform{tables};
       if (count() >= Few::least_elements && nonzero <= Few::most)

@@ -4,143 +4,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
-#include "terse/compressor/picks_together.hpp"
-#include "terse/compressor/sparse_functors.hpp"
-#include "terse/compressor/sparse_units.hpp"
-#include "terse/device/verbs/select.hpp"
-#include "terse/executor/placed_ranges.hpp"
+#include "terse/device/compressor/coded_picks.hpp"
+#include "terse/device/compressor/units.hpp"
 
-// Sections of sparse compressors (TopK, Threshold, RandomK) on a grid executor, with any coder of values. One kernel
-// handles the sections of several packets.
+// The encoder of units of any size on a grid executor, those of several packets in the same kernels, with any coder:
+// picks of TopK, Threshold and RandomK. Several blocks of threads take a large unit. Small ones: top_picks.hpp.
 
 namespace terse::detail {
 
-template <class Selection>
-index_t picked_from(const Selection& selection, index_t n) {
-  if constexpr (PicksAmongDrawn<Selection>) return selection.among(n);
-  return n;
-}
-
 TERSE_NUMERICS_BEGIN
-
-/// Returns the element of a unit at a place among its candidates.
-template <class Selection>
-TERSE_HD std::uint32_t element_at(const PickUnits::Unit& unit, std::uint32_t place, const StepDraw& shared) {
-  if constexpr (PicksAmongDrawn<Selection>)
-    return Selection::element(unit.piece.count, unit.among, unit.piece.offset, place, shared);
-  return place;
-}
-
-/// Functor that stores the compensated message through the error feedback, and raises `bad` for values that are not
-/// finite.
-template <class F>
-struct Materialize {
-  F compensate;
-  std::uint32_t* bad;
-
-  using StreamsOf = Materialize;
-  TERSE_HD auto streams() requires NamesStreams<F> { return compensate.streams(); }
-  TERSE_HD void enter(const Piece& piece) { terse::enter(compensate, piece); }
-  TERSE_HD void enter_block(index_t first) { detail::enter_block(compensate, first); }
-  template <class... Sum>
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
-    if (compensate(piece, i, keep, sum...).bad != 0) atomic_raise(bad);
-  }
-};
-
-/// Positions of picks: listed in memory, or drawn (DrawnPicks).
-struct ListedPicks {
-  const std::uint32_t* positions;
-  TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
-    return positions[unit.first_pick + e];
-  }
-};
-template <class Selection>
-struct DrawnPicks {
-  StepDraw shared;
-  TERSE_HD std::uint32_t operator()(const PickUnits::Unit& unit, index_t e) const {
-    return Selection::drawn(unit.piece.count, unit.k, unit.piece.offset, e, shared);
-  }
-};
-
-/// Returns 32 bits of the part of a section that contains the positions, see Positions.
-template <class Picks>
-TERSE_HD std::uint32_t index_word(const Picks& picks, const PickUnits::Unit& unit, index_t word) {
-  std::uint32_t bits = 0;
-  if (!Positions::is_bitmap(unit.among, unit.k)) {
-    const index_t each = Positions::list_at(nullptr, unit.among).bits;
-    for (index_t e = 32 * word / each; e < unit.k && each * e < 32 * word + 32; ++e) {
-      const index_t shift = each * e - 32 * word;
-      bits |= shift < 0 ? picks(unit, e) >> -shift : picks(unit, e) << shift;
-    }
-    return bits;
-  }
-  index_t e = 0;
-  for (index_t left = unit.k; left > 0;) {
-    const index_t half = left / 2;
-    const bool before = picks(unit, e + half) / 32 < word;
-    if (before) e += half + 1;
-    left = before ? left - half - 1 : half;
-  }
-  for (; e < unit.k && picks(unit, e) / 32 == word; ++e) bits |= 1U << picks(unit, e) % 32;
-  return bits;
-}
-
-/// Writer of picks as fp32, which commits each to the error feedback at once.
-template <class Feedback>
-struct PutFloats {
-  using Coder = PickCoder<Dense>;
-  Feedback feedback;
-
-  TERSE_HD static index_t items(index_t k) { return Coder::bytes(k) / 4; }
-  TERSE_HD void enter(const Piece& piece) { terse::enter(feedback, piece); }
-  TERSE_HD void put(const PickUnits::Unit& unit, index_t e, std::uint32_t position, float value,
-                    std::byte* values) const {
-    reinterpret_cast<float*>(values)[e] = value;
-    const index_t i = unit.piece.offset + position;
-    feedback.commit(i, true, feedback.load(i), value);
-  }
-  /// Writes padding after the last pick.
-  TERSE_HD void pad(index_t e, std::byte* values) const { reinterpret_cast<float*>(values)[e] = 0; }
-};
-
-/// Writer of a unit's section, whose values are written by `Put`.
-template <class Selection, class Put>
-struct WriteSection {
-  using Coder = typename Put::Coder;
-  Selection selection;
-  Put put_;
-  std::byte* base;
-  StepDraw shared;
-
-  static index_t items(const Selection& selection, index_t n, index_t k) {
-    return std::max({index_t{1}, Put::items(k), selection.index_bytes(n, k) / 4});
-  }
-  /// Writes every `step`-th item from `first` on.
-  template <class Picks>
-  TERSE_HD void operator()(const PickUnits::Unit& unit, const Picks& picks, index_t first, index_t end,
-                           index_t step) const {
-    const index_t n = unit.piece.count, k = unit.k;
-    const index_t words = selection.index_bytes(n, k) / 4, items = Put::items(k);
-    Put put = put_;
-    put.enter(unit.piece);
-    std::byte* const values = base + unit.values_at;
-    auto* const index = reinterpret_cast<std::uint32_t*>(base + unit.positions_at);
-    if (Selection::variable && first == 0) store_aligned(base + unit.positions_at - 8, k);
-    for (index_t e = first; e < end && (e < words || e < items); e += step) {
-      if (e < words) index[e] = index_word(picks, unit, e);
-      if (e < k) {
-        const std::uint32_t place = picks(unit, e);
-        float value = unit.values[place];
-        if constexpr (Traits<Selection>::single_stage) value *= Selection::factor(n, k, e);
-        put.put(unit, e, element_at<Selection>(unit, place, shared), value, values);
-      } else if (e < items) {
-        put.pad(e, values);
-      }
-    }
-  }
-};
 
 /// Kernel that gathers the values of each unit's drawn elements, adjacent, at the place of the unit's first block.
 template <class Selection>
@@ -158,47 +32,172 @@ struct GatherDrawnKernel {
     float* const to = drawn + unit.first[PickUnits::places] * placed_together;
     for (index_t e = begin + block.thread(); e < begin + placed_together && e < unit.among;
          e += block_threads)
-      to[e] = unit.values[element_at<Selection>(unit, static_cast<std::uint32_t>(e), shared)];
+      to[e] = unit.values[element_at<Selection>(unit.piece.count, unit.among, unit.piece.offset,
+                                                static_cast<std::uint32_t>(e), shared)];
   }
 };
 
-template <class Write, class Picks>
+/// Kernel that writes the sections of units whose picks are listed or drawn. It commits picks as fp32 to the error
+/// feedback at once, and sets others aside for their coder.
+template <class Sections, class Feedback>
 struct WritePicksKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
+  using Selection = decltype(Sections::selection);
+  using Coder = typename Sections::Coder;
+  static constexpr bool codes = !Sections::lossless;
   PickUnits units;
-  Write write;
-  Picks picks;
+  Sections sections;
+  const std::uint32_t* positions;  // unless drawn
+  Feedback feedback;
+  PicksAside aside;
+  std::byte* base;
+  StepDraw shared;
+
+  /// Returns the number of words that are written, of positions and of values.
+  static index_t items(const Sections& sections, index_t n, index_t k) {
+    return std::max({index_t{1}, values_of(k), sections.selection.index_bytes(n, k) / 4});
+  }
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {
     constexpr index_t some = PickUnits::per_block(PickUnits::items);
     const PickUnits::Unit& unit = units.units[units.of_block(PickUnits::items, block.index())];
-    const index_t begin = (block.index() - unit.first[PickUnits::items]) * some;
-    write(unit, picks, begin + block.thread(), begin + some, block_threads);
+    const index_t n = unit.piece.count, k = unit.k, key = unit.piece.offset;
+    const index_t words = sections.selection.index_bytes(n, k) / 4, items = values_of(k);
+    const index_t first = (block.index() - unit.first[PickUnits::items]) * some, end = first + some;
+    Feedback view = feedback;
+    enter(view, unit.piece);
+    auto* const values = reinterpret_cast<float*>(base + unit.values_at);
+    auto* const index = reinterpret_cast<std::uint32_t*>(base + unit.positions_at);
+    if (Sections::variable && first == 0 && block.thread() == 0)
+      store_aligned(base + unit.positions_at - 8, k);
+    for (index_t e = first + block.thread(); e < end && (e < words || e < items); e += block_threads) {
+      if (e < words) index[e] = index_word(unit, e);
+      if (e < k) {
+        const std::uint32_t place = pick(unit, e);
+        const std::uint32_t position = element_at<Selection>(n, unit.among, key, place, shared);
+        float value = unit.values[place];
+        if constexpr (Traits<Selection>::single_stage) value *= Selection::factor(n, k, e);
+        if constexpr (codes) {
+          aside.picked[key + e - aside.begin] = value;
+          aside.positions[unit.first_pick + e] = position;
+        } else {
+          values[e] = value;
+          view.commit(key + position, true, view.load(key + position), value);
+        }
+      } else if (!codes && e < items) {
+        values[e] = 0;  // padding
+      }
+    }
+  }
+
+ private:
+  TERSE_HD static index_t values_of(index_t k) { return codes ? k : Coder::bytes(k) / 4; }
+  /// Returns the place of pick e among the unit's candidates.
+  TERSE_HD std::uint32_t pick(const PickUnits::Unit& unit, index_t e) const {
+    if constexpr (PicksByDraw<Selection>)
+      return Selection::drawn(unit.piece.count, unit.k, unit.piece.offset, e, shared);
+    return positions[unit.first_pick + e];
+  }
+  /// Returns 32 bits of the part of a section that contains the positions, see Positions.
+  TERSE_HD std::uint32_t index_word(const PickUnits::Unit& unit, index_t word) const {
+    std::uint32_t bits = 0;
+    if (!Positions::is_bitmap(unit.among, unit.k)) {
+      const index_t each = Positions::list_at(nullptr, unit.among).bits;
+      for (index_t e = 32 * word / each; e < unit.k && each * e < 32 * word + 32; ++e) {
+        const index_t shift = each * e - 32 * word;
+        bits |= shift < 0 ? pick(unit, e) >> -shift : pick(unit, e) << shift;
+      }
+      return bits;
+    }
+    index_t e = 0;
+    for (index_t left = unit.k; left > 0;) {
+      const index_t half = left / 2;
+      const bool before = pick(unit, e + half) / 32 < word;
+      if (before) e += half + 1;
+      left = before ? left - half - 1 : half;
+    }
+    for (; e < unit.k && pick(unit, e) / 32 == word; ++e) bits |= 1U << pick(unit, e) % 32;
+    return bits;
   }
 };
 
 TERSE_NUMERICS_END
 
-/// Selector of picks from many units.
-template <GridExecutor E>
+/// Encoder of picks from many units of any sizes.
+template <GridExecutor E, class Sections, class Values>
 class UnitPicker {
+  using Selection = decltype(Sections::selection);
+  using Coder = std::conditional_t<Values::lossless, NoCoder, UnitCoder<E, Values>>;
+
  public:
-  UnitPicker() = default;
-  /// Allocates memory for parts of units with n candidates in total (all elements or drawn ones) and up to `picks` picks.
-  UnitPicker(index_t n, index_t picks, bool drawn)
+  /// Allocates for parts of units with n candidates altogether, all elements or drawn ones, and up to `picks` picks.
+  UnitPicker(index_t n, index_t picks)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),
                 unwritten),
         positions_(picks + PickUnits::capacity, unwritten),
-        drawn_(drawn ? (blocks_for(n, placed_together) + PickUnits::capacity) * placed_together : 0,
-               unwritten) {}
+        drawn_(PicksAmongDrawn<Selection>
+                   ? (blocks_for(n, placed_together) + PickUnits::capacity) * placed_together
+                   : 0,
+               unwritten),
+        coder_(picks + PickUnits::capacity) {}
 
-  const std::uint32_t* positions() const { return positions_.data(); }
+  /// Picks from `ranges` of the message that `feedback` holds, and writes each section to `base` plus its range's
+  /// `going`. Values that are coded are set aside in `room`, for the arena indices from `begin` on. Calls told(c, bytes)
+  /// for each range when it is complete.
+  template <class Feedback, class Told>
+  void operator()(E ex, const Sections& sections, PlacedRanges ranges, Feedback feedback,
+                  view<float, typename E::memory> room, index_t begin, const EncodeContext& context,
+                  std::byte* base, const Told& told) {
+    using Kernel = WritePicksKernel<Sections, Feedback>;
+    const Selection& selection = sections.selection;
+    const PicksAside aside{room.data(), begin, coder_.positions()};
+    PickUnits units;
+    index_t at = 0;  // bytes of the current section so far
+    std::size_t first_range = 0;
+    const auto flush = [&] {
+      if (units.count == 0) return;
+      if constexpr (PicksAmongDrawn<Selection>) gather(ex, units, context.shared);
+      if constexpr (PicksByRank<Selection> || PicksAmongDrawn<Selection>) select_largest(ex, units);
+      if constexpr (PicksByThreshold<Selection>) select_above(ex, units);
+      for (int u = 0; u < units.count; ++u) {
+        PickUnits::Unit& unit = units.units[u];
+        for (; first_range < static_cast<std::size_t>(unit.packet); at = 0)
+          told(static_cast<int>(first_range++), at);
+        const index_t n = unit.piece.count;
+        unit.positions_at = ranges[first_range].going + at + (Sections::variable ? 8 : 0);
+        unit.values_at = unit.positions_at + selection.index_bytes(n, unit.k);
+        at += sections.bytes(n, unit.k);
+        units.add_items(unit, Kernel::items(sections, n, unit.k));
+      }
+      ex.launch(Kernel{units, sections, positions_.data(), feedback, aside, base, context.shared},
+                units.blocks[PickUnits::items]);
+      if constexpr (!Values::lossless) coder_.code(ex, units, aside, feedback, context, base);
+      units = {};
+    };
+    for (std::size_t r = 0; r < ranges.size(); ++r)
+      for (typename Sections::UnitsOf all(*ranges[r].range); all.more(); all.next()) {
+        PickUnits::Unit unit;
+        unit.piece = all.unit();
+        unit.packet = static_cast<int>(r);
+        unit.among = picked_from(selection, unit.piece.count);
+        unit.values = feedback.at(unit.piece.offset);
+        unit.k = selection.most(unit.piece.count);
+        if constexpr (PicksByRank<Selection>) unit.k = selection.largest(unit.piece.count, context.step);
+        if constexpr (PicksAmongDrawn<Selection>)
+          unit.k = selection.largest_among_drawn(unit.piece.count, context.step);
+        if constexpr (PicksByThreshold<Selection>) unit.least = magnitude_word(selection.least());
+        units.add(unit);
+        if (units.count == PickUnits::capacity) flush();
+      }
+    flush();
+    for (; first_range < ranges.size(); at = 0) told(static_cast<int>(first_range++), at);
+  }
 
+ private:
   /// Gathers the drawn elements of the units, which become their candidates.
-  template <class Selection>
   void gather(E ex, PickUnits& units, const StepDraw& shared) {
     ex.launch(GatherDrawnKernel<Selection>{units, shared, drawn_.data()}, units.blocks[PickUnits::places]);
     for (int u = 0; u < units.count; ++u)
@@ -227,69 +226,13 @@ class UnitPicker {
     if (full) select_largest(ex, units);
   }
 
- private:
   PickMemory memory() { return {zeros_.data(), counts_.data(), PickUnits::capacity}; }
 
   buffer<std::uint32_t, typename E::memory> zeros_;
   buffer<std::uint64_t, typename E::memory> counts_;  // totals first
   buffer<std::uint32_t, typename E::memory> positions_;
   buffer<float, typename E::memory> drawn_;
+  Coder coder_;
 };
-
-/// Picks from `chunks` of the message that `feedback` holds, and writes each section to `base` plus its chunk's
-/// `going`. Then calls code(units) for some units at a time, and told(c, bytes) for each chunk when it is complete.
-template <class UnitsOf, GridExecutor E, class Selection, class Put, class Feedback, class Code, class Told>
-void write_picks(E ex, UnitPicker<E>& picker, const Selection& selection, PlacedRanges chunks, const Put& put,
-                 Feedback feedback, const EncodeContext& context, std::byte* base, Code code, Told told) {
-  using Write = WriteSection<Selection, Put>;
-  const Write write{selection, put, base, context.shared};
-  PickUnits units;
-  index_t at = 0;  // bytes of the current section so far
-  std::size_t first_chunk = 0;
-  const auto flush = [&] {
-    if (units.count == 0) return;
-    if constexpr (PicksAmongDrawn<Selection>) picker.template gather<Selection>(ex, units, context.shared);
-    if constexpr (PicksByRank<Selection> || PicksAmongDrawn<Selection>) picker.select_largest(ex, units);
-    if constexpr (PicksByThreshold<Selection>) picker.select_above(ex, units);
-    index_t blocks = 0;
-    for (int u = 0; u < units.count; ++u) {
-      PickUnits::Unit& unit = units.units[u];
-      for (; first_chunk < static_cast<std::size_t>(unit.packet); at = 0)
-        told(static_cast<int>(first_chunk++), at);
-      const index_t n = unit.piece.count, going = chunks[first_chunk].going;
-      unit.positions_at = going + at + (Selection::variable ? 8 : 0);
-      unit.values_at = unit.positions_at + selection.index_bytes(n, unit.k);
-      at = unit.values_at + Put::Coder::bytes(unit.k) - going;
-      unit.first[PickUnits::items] = blocks;
-      blocks += blocks_for(Write::items(selection, n, unit.k), PickUnits::per_block(PickUnits::items));
-    }
-    units.blocks[PickUnits::items] = blocks;
-    if constexpr (PicksByDraw<Selection>) {
-      using Drawn = DrawnPicks<Selection>;
-      ex.launch(WritePicksKernel<Write, Drawn>{units, write, {context.shared}}, blocks);
-    } else {
-      ex.launch(WritePicksKernel<Write, ListedPicks>{units, write, {picker.positions()}}, blocks);
-    }
-    code(static_cast<const PickUnits&>(units));
-    units = {};
-  };
-  for (std::size_t c = 0; c < chunks.size(); ++c)
-    for (UnitsOf all(*chunks[c].range); all.more(); all.next()) {
-      PickUnits::Unit unit;
-      unit.piece = all.unit();
-      unit.packet = static_cast<int>(c);
-      unit.among = picked_from(selection, unit.piece.count);
-      unit.values = feedback.at(unit.piece.offset);
-      unit.k = selection.most(unit.piece.count);
-      if constexpr (PicksByRank<Selection>) unit.k = selection.largest(unit.piece.count, context.step);
-      if constexpr (PicksAmongDrawn<Selection>)
-        unit.k = selection.largest_among_drawn(unit.piece.count, context.step);
-      if constexpr (PicksByThreshold<Selection>) unit.least = magnitude_word(selection.least());
-      units.add(unit, 0);
-      if (units.count == PickUnits::capacity) flush();
-    }
-  flush();
-  for (; first_chunk < chunks.size(); at = 0) told(static_cast<int>(first_chunk++), at);
-}
 
 }  // namespace terse::detail

@@ -5,150 +5,245 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "terse/compressor/commit_elements.hpp"
 #include "terse/compressor/sparse.hpp"
-#include "terse/device/compressor/coded_picks.hpp"
+#include "terse/compressor/tiled.hpp"
+#include "terse/device/compressor/picks.hpp"
 #include "terse/device/compressor/read_picks.hpp"
+#include "terse/device/compressor/tiles.hpp"
 #include "terse/device/compressor/top_picks.hpp"
 
-// Sparse on a grid executor: all units in the same kernels where selection and coder support it, unit by unit
-// otherwise.
+// Sparse and Tiled on a grid executor: picks from pieces, whose basis is the identity, and from tiles in any basis. All
+// units are in the same kernels where selection and coder support it, and taken unit by unit otherwise.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-template <class Selection, class Values, class G>
-struct OnGrid<Sparse<Selection, Values, G>> {
-  using Compressor = Sparse<Selection, Values, G>;
-  using Coder = typename Compressor::Coder;
-  using UnitsOf = typename Compressor::UnitsOf;
-  using Incoming = typename Compressor::Incoming;
-  static constexpr bool adds_together = Compressor::adds_together;
+/// An arena of tiles as the message that a sparse compressor picks from, and another one for the values that receivers
+/// will read.
+struct TileView {
+  static constexpr bool commits_zero = true;
+  const float* numbers;
+  float* decoded;
+  index_t begin;  // the first index of both arenas
 
-  template <GridExecutor E>
-  struct Workspace : Compressor::template Room<E> {
-    struct NoCoder {};
+  TERSE_HD const float* at(index_t i) const { return numbers + (i - begin); }
+  TERSE_HD float load(index_t i) const { return numbers[i - begin]; }
+  TERSE_HD void commit(index_t i, bool, float, float value) const { decoded[i - begin] = value; }
+};
 
-    buffer<float, typename E::memory> sums;  // for the arena indices from `begin` on
-    index_t begin;
-    UnitPicker<E> picker;
-    UnitReader<E> reader;
-    std::conditional_t<Values::lossless, NoCoder, UnitCoder<E, Values>> unit_coder;
+/// The grid's part of a sparse compressor that picks from units of granularity G in a basis.
+template <class Basis, class Selection, class Values, class G>
+struct PicksOnGrid {
+  using Picker = Sparse<Selection, Values, G>;
+  using Coder = typename Picker::Coder;
+  using Incoming = typename Picker::Incoming;
+  using Sections = SparseSections<Selection, Values, G>;
 
-    Workspace(E executor, const Compressor& compressor, const Range& covered)
-        : Compressor::template Room<E>(executor, compressor, covered),
-          sums(covered.end_offset() - covered.begin_offset(), unwritten),
-          begin(covered.begin_offset()) {
-      const Selection& picking = compressor.selection;
-      index_t count = 0, elements = 0, among = 0, picks_of_all = 0;
-      Compressor::for_each_size(covered, [&](index_t n) {
+ private:
+  static constexpr int side = side_of<G>;
+  static constexpr bool tiles = side > 0;
+  /// Kernels read all units of all packets.
+  static constexpr bool reads_together = PicksTogether<Selection>;
+  /// A block of threads encodes each small unit; tiles are small.
+  static constexpr bool by_block = !G::units().whole && PicksAtOnce<Selection, Values, Basis, side>;
+  static constexpr bool always_by_block = by_block && tiles;
+  /// Kernels pick from all units of any size; lossy values require units that begin at multiples of 64.
+  static constexpr bool picks_together = !always_by_block && reads_together && (!tiles || Values::lossless);
+  static constexpr bool unit_by_unit = !always_by_block && !picks_together;
+
+  struct Sizes {
+    index_t units = 0, elements = 0, among = 0, picks = 0;
+
+    Sizes(const Picker& picker, const Range& covered) {
+      Picker::for_each_size(covered, [&](index_t n) {
+        ++units;
         elements += n;
-        among += picked_from(picking, n);
-        picks_of_all += picking.most(n);
-        ++count;
+        among += picked_from(picker.selection, n);
+        picks += picker.selection.most(n);
       });
-      if constexpr (adds_together) {
-        picker = {among, picks_of_all, PicksAmongDrawn<Selection>};
-        if constexpr (!Values::lossless) unit_coder = decltype(unit_coder)(picks_of_all);
-      }
-      reader = {elements, count, Selection::variable, adds_together && !PicksByDraw<Selection>};
     }
   };
 
+ public:
   template <GridExecutor E>
-  static ArrivedSums arrived(const Compressor& compressor, E executor, Workspace<E>& workspace,
-                             const Range& range, Incoming packets) {
-    const ArrivedSums sums{workspace.sums.data(), workspace.begin};
-    const PlacedRange one{&range};
-    if (range.pieces().empty()) return sums;
-    if constexpr (adds_together)
-      if (packets.count > 0) return arrived(compressor, executor, workspace, PlacedRanges(&one, 1), packets);
-    fill(executor,
-         workspace.sums.all().part(range.begin_offset() - workspace.begin,
-                                   range.end_offset() - range.begin_offset()),
-         0.0F);
-    if constexpr (!adds_together) {
+  struct Workspace {
+    struct Nothing {
+      template <class... Any>
+      explicit Nothing(const Any&...) {}
+    };
+
+    buffer<float, typename E::memory> sums;     // for the arena indices from `begin` on
+    buffer<float, typename E::memory> numbers;  // the same, of tiles, where they are adjacent
+    index_t begin;
+    BasisTables<Basis, side, E> tables;
+    UnitReader<E, Basis, Sections> reader;
+    std::conditional_t<picks_together, UnitPicker<E, Sections, Values>, Nothing> picker;
+    std::conditional_t<unit_by_unit, typename Picker::template Room<E>, Nothing> room;
+
+    Workspace(E executor, const Picker& picks, const Range& covered)
+        : Workspace(executor, picks, covered, Sizes(picks, covered)) {}
+
+   private:
+    Workspace(E executor, const Picker& picks, const Range& covered, const Sizes& sizes)
+        : sums(covered.end_offset() - covered.begin_offset(), unwritten),
+          numbers(tiles && !always_by_block ? sums.size() : 0, unwritten),
+          begin(covered.begin_offset()),
+          tables(executor),
+          reader(sizes.elements, sizes.units),
+          picker(sizes.among, sizes.picks),
+          room(executor, picks, covered) {}
+  };
+
+  /// Evaluates the message over `ranges`, picks, writes each section to `base` plus its range's `going`, and commits
+  /// the decoded values. Calls told(c, bytes) for each range.
+  template <GridExecutor E, class In, class Message, class Feedback, class Told>
+  static void encode(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                     Mask<typename E::memory> mask, In incoming, Message message, Feedback feedback,
+                     const EncodeContext& context, std::byte* base, std::uint32_t* bad, Told told) {
+    if constexpr (by_block)
+      if (tiles || are_small<typename Picker::UnitsOf>(ranges))
+        return encode_small_units<Basis, Values>(executor, picker.sections(), workspace.tables.all(), limit(),
+                                                 ranges, mask, incoming, message, feedback, context, base,
+                                                 bad, told);
+    if constexpr (!always_by_block) {
+      for_each(executor, ranges, mask, incoming, Materialize<Message>{message, bad});
+      // Incoming packets have been read, so the memory of their sums is free.
+      if constexpr (tiles) {
+        float *const numbers = workspace.numbers.data(), *const decoded = workspace.sums.data();
+        const index_t begin = workspace.begin;
+        transform<false>(executor, workspace, picker, ranges, feedback.at(begin), numbers, bad);
+        clear(executor, workspace.sums.all(), begin, ranges);
+        pick(executor, workspace, picker, ranges, TileView{numbers, decoded, begin}, context, base, told);
+        transform<true>(executor, workspace, picker, ranges, decoded, numbers);
+        for_each(executor, ranges, mask, NoPackets{}, CommitElements<Feedback>{feedback, {numbers, begin}});
+      } else {
+        pick(executor, workspace, picker, ranges, feedback, context, base, told);
+      }
+    }
+  }
+
+  /// Computes the weighted sums of received packets, all over the same range or each over its own.
+  template <GridExecutor E>
+  static ArrivedSums arrived(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                             Incoming packets) {
+    if constexpr (reads_together) return sum(executor, workspace, picker, ranges, packets, false, true);
+    add(executor, workspace, picker, ranges, packets);
+    return elements(executor, workspace, picker, ranges);
+  }
+  /// Does so in two steps: the sums in the basis's coordinates, in `numbers_of`, and their transform to elements.
+  template <GridExecutor E>
+  static void add(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                  Incoming packets) {
+    if constexpr (reads_together) {
+      sum(executor, workspace, picker, ranges, packets, false, false);
+    } else {
+      const out<E> sums = numbers_of(workspace);
+      auto& room = workspace.room;
+      clear(executor, sums, workspace.begin, ranges);
       for (int p = 0; p < packets.count; ++p) {
         const auto& source = packets.sources[p];
-        workspace.reader.template for_each_unit<UnitsOf>(
-            executor, compressor.sections(), range, source.section(), 0, nullptr,
-            [&](index_t, const Piece& unit, const Arrived& positions, const Arrived& picked) {
-              const auto listed = compressor.selection.list(
-                  executor, positions, unit.count, unit.offset, source.shared(),
-                  PickScratch<E>{workspace.scratch.all(), workspace.words.all()}, workspace.positions.all());
+        workspace.reader.for_each_unit(
+            executor, picker.sections(), ranges[ranges.size() > 1 ? static_cast<std::size_t>(p) : 0],
+            source.section(), nullptr,
+            [&](const SentUnit& unit, const Arrived& positions, const Arrived& picked) {
+              const auto listed = picker.selection.list(
+                  executor, positions, unit.n, unit.begin, source.shared(),
+                  PickScratch<E>{room.scratch.all(), room.words.all()}, room.positions.all());
               for_each_entry(executor, picked.picks,
-                             AddPicks<Coder>{picked, listed, unit.count, source.weight(),
-                                             workspace.sums.data() + (unit.offset - workspace.begin)});
+                             AddPicks<Coder>{picked, listed, unit.n, source.weight(),
+                                             sums.data() + (unit.begin - workspace.begin)});
             });
       }
     }
-    return sums;
   }
   template <GridExecutor E>
-  static ArrivedSums arrived(const Compressor& compressor, E executor, Workspace<E>& workspace,
-                             PlacedRanges ranges, Incoming packets) requires(adds_together) {
-    workspace.reader.template add<UnitsOf>(executor, compressor.sections(), ranges, packets.sources,
-                                           packets.count, workspace.sums.data(), workspace.begin);
+  static out<E> numbers_of(Workspace<E>& workspace) {
+    if constexpr (tiles && !reads_together) return workspace.numbers.all();
+    return workspace.sums.all();
+  }
+  template <GridExecutor E>
+  static ArrivedSums elements(E executor, Workspace<E>& workspace, const Picker& picker,
+                              PlacedRanges ranges) {
+    if constexpr (reads_together && Basis::transforms)
+      return sum(executor, workspace, picker, ranges, {}, true, true);
+    if constexpr (tiles && !reads_together)
+      transform<true>(executor, workspace, picker, ranges, workspace.numbers.data(), workspace.sums.data());
     return {workspace.sums.data(), workspace.begin};
   }
 
+  /// Reports the faults of packet p over ranges[p], whose section begins at that range's `going`.
   template <GridExecutor E>
-  static void check(const Compressor& compressor, E executor, Workspace<E>& workspace, const Range& range,
-                    const std::byte* packet, index_t section_at, Findings* findings) {
-    if constexpr (adds_together) {
-      const PlacedRange one{&range, section_at};
-      check(compressor, executor, workspace, PlacedRanges(&one, 1), &packet, findings);
-    } else {
-      workspace.reader.template for_each_unit<UnitsOf>(
-          executor, compressor.sections(), range, packet, section_at, findings,
-          [&](index_t u, const Piece& unit, const Arrived& positions, const Arrived& picked) {
-            const Report report{findings, u};
-            compressor.selection.check(executor, positions, unit.count, report.next());
-            for_each_entry(executor, Coder::floats(picked.picks),
-                           CheckValues<Coder>{picked, compressor.sections().limit(unit.count, picked.picks),
-                                              report.last()});
-          });
-    }
-  }
-  template <GridExecutor E>
-  static void check(const Compressor& compressor, E executor, Workspace<E>& workspace, PlacedRanges ranges,
-                    const std::byte* const* packets, Findings* findings) requires(adds_together) {
-    workspace.reader.template check<UnitsOf>(executor, compressor.sections(), ranges, packets, findings);
+  static void check(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                    const std::byte* const* packets, Findings* findings) {
+    if constexpr (reads_together)
+      return workspace.reader.check(executor, picker.sections(), ranges, packets, findings);
+    else
+      for (std::size_t p = 0; p < ranges.size(); ++p)
+        workspace.reader.for_each_unit(
+            executor, picker.sections(), ranges[p], packets[p], findings + p,
+            [&](const SentUnit& unit, const Arrived& positions, const Arrived& picked) {
+              const Report report{findings + p, unit.number};
+              picker.selection.check(executor, positions, unit.n, report.next());
+              for_each_entry(
+                  executor, Coder::floats(picked.picks),
+                  CheckValues<Coder>{picked, Sections::limit(unit.n, picked.picks), report.last()});
+            });
   }
 
-  template <GridExecutor E, class In, class Message, class Feedback, class Told>
-  static void encode_together(const Compressor& compressor, E executor, Workspace<E>& workspace,
-                              PlacedRanges ranges, Mask<typename E::memory> mask, In incoming,
-                              Message message, Feedback feedback, const EncodeContext& context,
-                              std::byte* base, std::uint32_t* bad, Told told) {
-    if constexpr (!G::units().whole && PicksAtOnce<Selection, Values>)
-      if (are_small<UnitsOf>(ranges))
-        return encode_small_units<UnitsOf, Values>(executor, compressor.selection, ranges, mask, incoming,
-                                                   message, feedback, context, base, bad, told);
-    for_each(executor, ranges, mask, incoming, Materialize<Message>{message, bad});
-    pick_together(compressor, executor, workspace, ranges, feedback, context, base, told);
+ private:
+  /// Returns the limit of numbers.
+  static constexpr float limit() {
+    if constexpr (requires { G::limit_share; }) return largest_finite * G::limit_share;
+    return largest_finite;
   }
-  /// Encodes the message that `feedback` holds.
+  /// Picks from the message that `feedback` holds.
   template <GridExecutor E, class Feedback, class Told>
-  static void pick_together(const Compressor& compressor, E executor, Workspace<E>& workspace,
-                            PlacedRanges ranges, Feedback feedback, const EncodeContext& context,
-                            std::byte* base, Told told) {
-    if constexpr (Values::lossless) {
-      write_picks<UnitsOf>(
-          executor, workspace.picker, compressor.selection, ranges, PutFloats<Feedback>{feedback}, feedback,
-          context, base, [](const PickUnits&) {}, told);
+  static void pick(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                   Feedback feedback, const EncodeContext& context, std::byte* base, Told told) {
+    if constexpr (unit_by_unit) {
+      for (std::size_t c = 0; c < ranges.size(); ++c) {
+        std::byte *const section = base + ranges[c].going, *at = section;
+        for (typename Picker::UnitsOf units(*ranges[c].range); units.more(); units.next())
+          at = picker.encode_unit(executor, workspace.room, units.unit(), feedback, context, at);
+        told(static_cast<int>(c), at - section);
+      }
     } else {
-      // Incoming packets have been read, so the memory of their sums is free.
-      const auto aside = workspace.unit_coder.put_aside(workspace.sums.all(), workspace.begin);
-      write_picks<UnitsOf>(
-          executor, workspace.picker, compressor.selection, ranges, aside, feedback, context, base,
-          [&](const PickUnits& units) {
-            workspace.unit_coder.code(executor, units, aside, feedback, context, base);
-          },
-          told);
+      workspace.picker(executor, picker.sections(), ranges, feedback, workspace.sums.all(), workspace.begin,
+                       context, base, told);
     }
   }
+  template <GridExecutor E>
+  static ArrivedSums sum(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                         Incoming packets, bool more, bool last) {
+    workspace.reader.add(executor, picker.sections(), ranges, packets.sources, packets.count,
+                         workspace.tables.all(), workspace.sums.data(), workspace.begin, more, last);
+    return {workspace.sums.data(), workspace.begin};
+  }
+  template <bool Back, GridExecutor E>
+  static void transform(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
+                        const float* from, float* to, std::uint32_t* bad = nullptr) {
+    for_each_table(picker.sections(), ranges, [&](const SentUnits<Sections>& units) {
+      executor.launch(TransformTilesKernel<Basis, Sections, Back>{units, from, to, workspace.begin,
+                                                                  workspace.tables.all(), limit(), bad},
+                      units.blocks[SentUnits<Sections>::elements]);
+    });
+  }
+  template <GridExecutor E>
+  static void clear(E executor, out<E> arena, index_t begin, PlacedRanges ranges) {
+    for (const PlacedRange& placed : ranges)
+      if (const Range& range = *placed.range; !range.pieces().empty())
+        fill(executor, arena.part(range.begin_offset() - begin, range.end_offset() - range.begin_offset()),
+             0.0F);
+  }
 };
+
+template <class Selection, class Values, class G>
+struct OnGrid<Sparse<Selection, Values, G>> : PicksOnGrid<terse::Elements, Selection, Values, G> {};
+template <class Basis, int S, class Selection, class Values>
+struct OnGrid<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
+    : PicksOnGrid<Basis, Selection, Values, PerTile<S, Basis::transforms ? S : 1>> {};
 
 TERSE_NUMERICS_END
 

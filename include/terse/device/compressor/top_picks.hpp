@@ -6,76 +6,70 @@
 
 #include "terse/device/compressor/code_picks.hpp"
 #include "terse/device/compressor/cosines.hpp"
-#include "terse/device/compressor/picks.hpp"
+#include "terse/device/compressor/units.hpp"
 
-// The largest of up to 4096 elements on a grid executor, with any coder, in one block of threads, with the same picks
-// and bytes as on the host: of tiles, see top_tiles.hpp, and of units.
+// The encoder of small units on a grid executor, which have up to 4096 elements: one block of threads takes each unit
+// from the message to the error feedback. It picks the largest of a piece, or of a tile in any basis, and codes them by
+// any coder, with the same picks and bytes as on the host. Of larger units: picks.hpp.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Some elements with n numbers, k of which are sent, and their places.
-struct TopPicks {
-  Piece piece;      // that contains the elements
-  TilePlace place;  // of the elements
-  index_t begin;    // arena index assigned to the first number
-  index_t n, k;
-  index_t section_at;  // of the positions; the values follow
+/// Functor that stores the compensated message through the error feedback, and raises `bad` for values that are not
+/// finite.
+template <class F>
+struct Materialize {
+  F compensate;
+  std::uint32_t* bad;
 
-  TERSE_HD bool is_bitmap() const { return Positions::is_bitmap(n, k); }
-  TERSE_HD index_t values_at() const { return section_at + Positions::bytes(n, k); }
-};
-
-/// Units of a kernel, one per block. Variable: each section begins with the number of picks.
-template <bool Variable>
-struct SmallUnits {
-  static constexpr bool variable = Variable;
-  PickUnits units;
-
-  TERSE_HD TopPicks operator()(index_t number) const {
-    const PickUnits::Unit& unit = units.units[number];
-    const index_t n = unit.piece.count;
-    return {unit.piece, {unit.piece.offset, 1, n, n}, unit.piece.offset, n, unit.k, unit.positions_at};
+  using StreamsOf = Materialize;
+  TERSE_HD auto streams() requires NamesStreams<F> { return compensate.streams(); }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(compensate, piece); }
+  TERSE_HD void enter_block(index_t first) { detail::enter_block(compensate, first); }
+  template <class... Sum>
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    if (compensate(piece, i, keep, sum...).bad != 0) atomic_raise(bad);
   }
 };
 
 template <class Basis, int S, class Values>
 struct TopPicksShared {
+  using Shape = TileTransform<Basis, S>;
   /// A copy of a tile. The other copy has room for a selection's counters, and then for its positions.
   union Copy {
-    float tile[TileTransform<Basis, S>::room];
+    float tile[Shape::room];
     SelectFewKernel::Counters counters;
-    std::uint32_t positions[std::size_t{S} * S];
+    std::uint32_t positions[Shape::numbers];
   };
   Copy one, other;
   SelectFewKernel::Rest select;
   typename CodePicks<Values>::Shared code;
-  std::uint32_t picked[std::size_t{blocks_for(S * S, 32)}];  // a bit per number
+  std::uint32_t picked[(Shape::numbers + 31) / 32];  // a bit per number
 };
 
-/// Kernel that encodes one tile or unit end to end in a single block: evaluates the message, picks from it in the
-/// basis's coordinates, writes the picks, and commits the values that receivers will read. No two blocks share an
-/// element.
-template <class Basis, int S, class Values, class Work, class Space, class Incoming, class Message,
+/// Kernel that encodes each unit in one block: evaluates the message, picks from it in the basis's coordinates, writes
+/// the picks, and commits the values that receivers will read. No two blocks share an element.
+template <class Basis, class Sections, class Values, class Space, class Incoming, class Message,
           class Feedback>
 struct TopPicksKernel {
   static constexpr bool cooperative = true;
-  using Shape = TileTransform<Basis, S>;
-  using Shared = TopPicksShared<Basis, S, Values>;
-  Work work;
+  using Units = SentUnits<Sections>;
+  using Shape = TileTransform<Basis, Units::side>;
+  using Shared = TopPicksShared<Basis, Units::side, Values>;
+  Units units;
   CosineTables tables;
   float limit;  // of numbers
   Mask<Space> mask;
   Incoming incoming;
   Materialize<Message> message;
   Feedback feedback;
-  std::byte* section;
+  std::byte* base;  // from which offsets count
   StepDraw draw;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
-    const TopPicks tile = work(block.index());
+    const SentUnit tile = units.part(Units::elements, block.index());
     const Shape shape(tile.place, tables);
     float *x = shared.one.tile, *spare = shared.other.tile;
     evaluate(block, tile.piece, shape, x);
@@ -133,18 +127,18 @@ struct TopPicksKernel {
   }
   /// Writes positions and values; in `x`, replaces values by those that receivers will read.
   template <class Block>
-  TERSE_HD void write(Block& block, const TopPicks& tile, Shared& shared, const std::uint32_t* positions,
+  TERSE_HD void write(Block& block, const SentUnit& tile, Shared& shared, const std::uint32_t* positions,
                       float* x) const {
-    std::byte* const wire = section + tile.section_at;
-    const index_t bytes = Positions::bytes(tile.n, tile.k) + PickCoder<Values>::bytes(tile.k);
-    if (Work::variable && block.thread() == 0) store_aligned(wire - 8, tile.k);
+    std::byte* const wire = base + tile.positions_at;
+    const index_t bytes = tile.values_at - tile.positions_at + PickCoder<Values>::bytes(tile.k);
+    if (Sections::variable && block.thread() == 0) store_aligned(wire - 8, tile.k);
     for (index_t w = block.thread(); w < bytes / 4; w += block_threads)
       reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
     for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads) shared.picked[w] = 0;
     block.sync();
     for (index_t e = block.thread(); e < tile.k; e += block_threads)
       atomic_or(&shared.picked[positions[e] / 32], 1U << positions[e] % 32);
-    if (tile.is_bitmap()) {
+    if (Positions::is_bitmap(tile.n, tile.k)) {
       block.sync();
       for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads)
         reinterpret_cast<std::uint32_t*>(wire)[w] = shared.picked[w];
@@ -153,7 +147,7 @@ struct TopPicksKernel {
       for (index_t g = block.thread(); g < pack.groups(tile.k); g += block_threads) pack(g);
     }
     CodePicks<Values>::code(
-        block, shared.code, tile.k, tile.begin, draw, section + tile.values_at(),
+        block, shared.code, tile.k, tile.begin, draw, base + tile.values_at,
         [=](index_t e) { return x[positions[e]]; }, [=](index_t e, float value) { x[positions[e]] = value; });
   }
   TERSE_HD static float read(const Shared& shared, const float* x, int e) {
@@ -167,10 +161,10 @@ inline constexpr bool takes_top_picks = sizeof(TopPicksShared<Basis, S, Values>)
 
 TERSE_NUMERICS_END
 
-/// Selections whose picks from small units TopPicksKernel can make.
-template <class Selection, class Values>
-concept PicksAtOnce = PicksByRank<Selection> && !Traits<Selection>::single_stage &&
-                      takes_top_picks<terse::Elements, 64, Values>;
+/// Selections whose picks from small units, in a basis, TopPicksKernel can make.
+template <class Selection, class Values, class Basis = terse::Elements, int S = 0>
+concept PicksAtOnce =
+    PicksByRank<Selection> && !Traits<Selection>::single_stage && takes_top_picks<Basis, S, Values>;
 
 /// Checks whether a block of threads can encode each unit.
 template <class UnitsOf>
@@ -182,38 +176,23 @@ bool are_small(PlacedRanges ranges) {
 }
 
 /// Encodes `ranges`, whose units are small, each to `base` plus its `going`. Calls told(c, bytes) for each range.
-template <class UnitsOf, class Values, GridExecutor E, class Selection, class Incoming, class Message,
+template <class Basis, class Values, GridExecutor E, class Sections, class Incoming, class Message,
           class Feedback, class Told>
-void encode_small_units(E ex, const Selection& selection, PlacedRanges ranges, Mask<typename E::memory> mask,
-                        Incoming incoming, Message message, Feedback feedback, const EncodeContext& context,
-                        std::byte* base, std::uint32_t* bad, Told told) {
-  using Work = SmallUnits<Selection::variable>;
-  using Kernel = TopPicksKernel<terse::Elements, 64, Values, Work, typename E::memory, Arriving<Incoming>,
-                                Message, Feedback>;
+void encode_small_units(E ex, const Sections& sections, const CosineTables& tables, float limit,
+                        PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming,
+                        Message message, Feedback feedback, const EncodeContext& context, std::byte* base,
+                        std::uint32_t* bad, Told told) {
+  using Kernel =
+      TopPicksKernel<Basis, Sections, Values, typename E::memory, Arriving<Incoming>, Message, Feedback>;
+  using Units = SentUnits<Sections>;
   const Arriving<Incoming> arriving(incoming);
-  Work work;
-  const auto flush = [&] {
-    if (work.units.count == 0) return;
-    ex.launch(Kernel{work, {}, largest_finite, mask, arriving, {message, bad}, feedback, base, context.local},
-              work.units.count);
-    work.units.count = 0;
-  };
-  for (std::size_t c = 0; c < ranges.size(); ++c) {
-    index_t at = 0;
-    for (UnitsOf all(*ranges[c].range); all.more(); all.next()) {
-      PickUnits::Unit unit;
-      unit.piece = all.unit();
-      const index_t n = unit.piece.count;
-      unit.k = selection.largest(n, context.step);
-      unit.positions_at = ranges[c].going + at + (Selection::variable ? 8 : 0);
-      at = unit.positions_at + selection.index_bytes(n, unit.k) + PickCoder<Values>::bytes(unit.k) -
-           ranges[c].going;
-      work.units.units[work.units.count++] = unit;
-      if (work.units.count == PickUnits::capacity) flush();
-    }
-    told(static_cast<int>(c), at);
-  }
-  flush();
+  for_each_table(
+      sections, ranges, [&](index_t n) { return sections.selection.largest(n, context.step); },
+      [&](const Units& units) {
+        ex.launch(Kernel{units, tables, limit, mask, arriving, {message, bad}, feedback, base, context.local},
+                  units.blocks[Units::elements]);
+      },
+      told);
 }
 
 }  // namespace terse::detail

@@ -60,7 +60,7 @@ struct OneUnit {
     unit.among = count;
     unit.values = values;
     unit.k = k;
-    units.add(unit, 0);
+    units.add(unit);
   }
   static index_t counts(index_t count) { return PickMemory::counts(1, blocks_for(count, placed_together)); }
   /// Zeroes the histograms: scratch is not kept zero between selections.

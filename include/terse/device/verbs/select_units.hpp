@@ -34,8 +34,8 @@ TERSE_HD inline std::uint32_t magnitude_word(float x) {
 struct PickUnits {
   static constexpr int capacity = 64;
   /// Kinds of work, with a number of elements per block each: candidates whose digits are counted, candidates whose
-  /// picks are counted or placed, elements that are summed, and items of a section that are written or read.
-  enum Share { digits, places, tiles, items, shares };
+  /// picks are counted or placed, and items of a section that are written.
+  enum Share { digits, places, items, shares };
   TERSE_HD static constexpr index_t per_block(Share share) {
     return share == digits ? counted_together : share == items ? 4 * block_threads : placed_together;
   }
@@ -46,11 +46,9 @@ struct PickUnits {
     Piece piece;
     index_t among = 0;                        // candidates, to be picked from: all elements, or drawn ones
     index_t k = 0;                            // picks, or their maximum
-    index_t number = 0;                       // of the unit in its range
-    int packet = -1;                          // its packet; -1: all packets
+    int packet = -1;                          // its packet
     std::uint32_t least = by_rank;            // least magnitude of a pick
     const float* values = nullptr;            // of the candidates, adjacent
-    float limit = 0;                          // of received values
     index_t first_pick = 0;                   // among all positions
     index_t positions_at = 0, values_at = 0;  // in its packet's section
     index_t first[shares] = {};               // first block of each share
@@ -60,16 +58,19 @@ struct PickUnits {
   index_t blocks[shares] = {};
   index_t picks = 0;
 
-  /// Adds a unit, with the next blocks and positions.
-  void add(Unit unit, index_t items_of_it) {
-    for (const Share share : {digits, places, tiles, items}) {
-      const index_t size = share == items ? items_of_it : share == tiles ? unit.piece.count : unit.among;
+  /// Adds a unit, with the next blocks and positions. Its items are added when its picks are known, unit after unit.
+  void add(Unit unit) {
+    for (const Share share : {digits, places}) {
       unit.first[share] = blocks[share];
-      blocks[share] += blocks_for(size, per_block(share));
+      blocks[share] += blocks_for(unit.among, per_block(share));
     }
     unit.first_pick = picks;
     picks += unit.k;
     units[count++] = unit;
+  }
+  void add_items(Unit& unit, index_t items_of_it) {
+    unit.first[items] = blocks[items];
+    blocks[items] += blocks_for(items_of_it, per_block(items));
   }
   TERSE_HD int of_block(Share share, index_t block) const {
     int low = 0;
