@@ -32,7 +32,7 @@ class GpuRank {
            std::same_as<typename Boot::memory, memory::host>) explicit GpuRank(Boot& boot,
                                                                                Deadline deadline =
                                                                                    std::chrono::seconds(60))
-      : device_(choose_device(boot)), transport_(Nccl::create(boot, stream_.handle(), deadline)) {}
+      : device_(choose_device(boot)), stream_(), transport_(Nccl::create(boot, stream_.handle(), deadline)) {}
 
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
