@@ -9,13 +9,12 @@
 
 namespace terse::cuda {
 
-using Rank = GpuRank<executor::cuda>;
+using Rank = GpuRankWith<executor::cuda>;
 
-/// Runs `body(rank)`, with a `cuda::Rank&`, in a thread for each GPU of this machine, without MPI. No wait lasts longer
-/// than `deadline`. Throws the exceptions of ThreadGroup::run, and usage_error if the process sees no GPU.
+/// Runs `body(rank)`, with a `cuda::Rank&`, in a thread for each GPU of this machine: see terse::on_all_gpus.
 template <class Body>
 void on_all_gpus(const Body& body, Deadline deadline = std::chrono::seconds(60)) {
-  detail::on_all_gpus<Rank>(body, deadline);
+  terse::on_all_gpus<Rank>(body, deadline);
 }
 
 }  // namespace terse::cuda

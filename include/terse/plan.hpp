@@ -25,7 +25,7 @@ struct Portion {
 };
 
 /// The default slices: 16 MiB. Over transports in a stream's order (Nccl) slices follow each other and save only memory: there
-/// 512 MiB in full precision, and one slice for compressed packets.
+/// 512 MiB in full precision, and one slice for compressed packets, unless the executor is overlapped.
 inline constexpr index_t automatic_slices = -1;
 
 namespace detail {

@@ -49,6 +49,7 @@ OPTIONAL = {
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/pipeline/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/device/memory.hpp": ["cuda_runtime_api.h"],
+    "terse/device/overlapped.hpp": ["cuda_runtime_api.h"],
     "terse/device/gpu_rank.hpp": ["cuda_runtime_api.h", "nccl.h"],
     "terse/transport/cuda_aware_mpi.hpp": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/interop/libtorch.hpp": ["torch/torch.h"],
@@ -58,6 +59,7 @@ OPTIONAL = {
     "terse/interop/data_parallel.hpp": ["torch/torch.h"],
     "terse/interop/checkpoint.hpp": ["torch/torch.h", "nlohmann/json.hpp", "xxhash.h"],
     "terse/interop/libtorch_cuda.hpp": ["torch/torch.h", "cuda_runtime_api.h", "c10/cuda/impl/cuda_cmake_macros.h"],
+    "terse/interop/data_parallel_cuda.hpp": ["torch/torch.h", "cuda_runtime_api.h", "c10/cuda/impl/cuda_cmake_macros.h"],
     "terse/bench/": ["benchmark/benchmark.h"],
     "terse/checkpoint/": ["nlohmann/json.hpp", "xxhash.h"],
 }
@@ -68,7 +70,8 @@ STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17", "terse/interop/libtorch_st
 # Header -> a compiler and a library that don't go together, as the preprocessor tells, and how to say so.
 CLANG_OLD_TORCH = ("#include <torch/version.h>\n#if defined(__clang__) && TORCH_VERSION_MAJOR < 2\n#error\n#endif\n",
                    "a LibTorch that clang takes as C++20")
-UNFIT = {"terse/interop/data_parallel.hpp": CLANG_OLD_TORCH, "terse/interop/checkpoint.hpp": CLANG_OLD_TORCH, "terse/transport/c10d.hpp": CLANG_OLD_TORCH}
+UNFIT = {"terse/interop/data_parallel.hpp": CLANG_OLD_TORCH, "terse/interop/data_parallel_cuda.hpp": CLANG_OLD_TORCH,
+         "terse/interop/checkpoint.hpp": CLANG_OLD_TORCH, "terse/transport/c10d.hpp": CLANG_OLD_TORCH}
 
 # Names of standard headers, and parts of paths of others, that the core must not draw in.
 HEAVY = r"/(iostream|random|filesystem|regex|fstream|mpi\.h|nccl\.h)$|/(cuda|torch|nlohmann|json|boost)[^/]*(/|\.h)"

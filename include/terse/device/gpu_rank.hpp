@@ -6,36 +6,39 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
+#include <string>
 #include <vector>
 
 #include "terse/core/error.hpp"
 #include "terse/device/memory.hpp"
+#include "terse/device/overlapped.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/nccl.hpp"
 #include "terse/transport/threads.hpp"
 
 namespace terse {
 
-/// A rank with its own GPU: device, stream, NCCL transport and executor E, made in the only order that works.
-/// terse/gpus.cuh names it cuda::Rank.
-template <class E>
+/// A rank with its own GPU: device, stream and NCCL transport, made in the only order that works. For compilers of the
+/// host; nvcc's units use cuda::Rank of terse/gpus.cuh.
 class GpuRank {
  public:
   /// Makes a GPU current in this thread and connects to the other ranks over NCCL. The GPU's number is the rank's
   /// number among the ranks of its machine, modulo the number of GPUs that the process sees. Collective over `boot`, a
   /// transport of host memory that is not used afterwards. Throws on all ranks the exceptions of Nccl::create:
   /// peer_error if a rank has no GPU, usage_error if two ranks have the same one.
-  template <Transport Boot>
-  requires std::same_as<typename Boot::memory, memory::host>
-  explicit GpuRank(Boot& boot, Deadline deadline = std::chrono::seconds(60))
-      : device_(choose_device(boot)), transport_(Nccl::create(boot, stream_.handle(), deadline)) {}
+  template <class Boot>
+  requires(!std::derived_from<Boot, GpuRank> && Transport<Boot> &&
+           std::same_as<typename Boot::memory, memory::host>) explicit GpuRank(Boot& boot,
+                                                                               Deadline deadline =
+                                                                                   std::chrono::seconds(60))
+      : device_(choose_device(boot)), stream_(), transport_(Nccl::create(boot, stream_.handle(), deadline)) {}
 
   int rank() const { return transport_.rank(); }
   int size() const { return transport_.size(); }
   int device() const { return device_; }
   cudaStream_t stream() const { return stream_.handle(); }
   Nccl& transport() { return transport_; }
-  const E& executor() const { return executor_; }
 
  private:
   template <class Boot>
@@ -55,15 +58,27 @@ class GpuRank {
   int device_;
   detail::OwnStream stream_;
   Nccl transport_;
-  E executor_{stream_.handle()};
 };
 
-namespace detail {
+/// A GpuRank with an executor E on its stream. cuda::Rank is one.
+template <class E>
+class GpuRankWith : public GpuRank {
+ public:
+  using GpuRank::GpuRank;
 
-/// Runs body(rank) in a thread for each GPU of this machine. Throws the exceptions of ThreadGroup::run, and usage_error
-/// if there is no GPU.
-template <class Rank, class Body>
-void on_all_gpus(const Body& body, Deadline deadline) {
+  const E& executor() const { return executor_; }
+  /// Returns an executor for an optimizer whose communication overlaps with the program's work on `compute`, another
+  /// stream of this device: see executor::overlapped.
+  executor::overlapped<E> overlapped(cudaStream_t compute) const { return {executor_, compute}; }
+
+ private:
+  E executor_{stream()};
+};
+
+/// Runs `body(rank)`, with a `Rank&`, in a thread for each GPU of this machine, without MPI. No wait lasts longer than
+/// `deadline`. Throws the exceptions of ThreadGroup::run, and usage_error if the process sees no GPU.
+template <class Rank = GpuRank, class Body>
+void on_all_gpus(const Body& body, Deadline deadline = std::chrono::seconds(60)) {
   int gpus = 0;
   if (const cudaError_t result = cudaGetDeviceCount(&gpus); result != cudaSuccess || gpus == 0)
     throw usage_error(std::string("this process sees no GPU") +
@@ -74,5 +89,4 @@ void on_all_gpus(const Body& body, Deadline deadline) {
   });
 }
 
-}  // namespace detail
 }  // namespace terse

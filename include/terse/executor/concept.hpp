@@ -33,6 +33,16 @@ concept GridExecutor = Executor<E> && requires {
   requires E::grid;
 };
 
+/// An executor whose work overlaps with the program's, see executor::overlapped. Its optimizer orders the two:
+///
+///     follow()    makes later work of this executor wait for the program's work so far
+///     lead()      makes later work of the program wait for this executor's work so far
+template <class E>
+concept OverlappedExecutor = Executor<E> && requires(const E& executor) {
+  executor.follow();
+  executor.lead();
+};
+
 namespace detail {
 
 /// An executor whose verbs call a functor's copies from several host threads at once, see executor/parallel.hpp.
@@ -40,6 +50,16 @@ template <class E>
 concept TeamExecutor = Executor<E> && requires {
   requires E::team_of_threads;
 };
+
+/// Calls `follow` or `lead` of an executor that has them; the work of others is in the program's order.
+template <Executor E>
+void follow([[maybe_unused]] const E& executor) {
+  if constexpr (OverlappedExecutor<E>) executor.follow();
+}
+template <Executor E>
+void lead([[maybe_unused]] const E& executor) {
+  if constexpr (OverlappedExecutor<E>) executor.lead();
+}
 
 }  // namespace detail
 

@@ -21,6 +21,27 @@
 
 namespace terse::interop {
 
+namespace detail {
+
+/// The optimizer of a DataParallel over T. The other one is in interop/data_parallel_cuda.hpp.
+template <class R, class T>
+struct StepsOf {
+  static_assert(std::is_same_v<typename T::memory, memory::host>,
+                "terse: for a module on a GPU include terse/interop/data_parallel_cuda.hpp");
+  using type = Optimizer<R, T>;
+  static type make(R recipe, T& transport, const FlatModule& flat, const Options& options) {
+    if (!flat.device().is_cpu())
+      throw usage_error(
+          "the module lies on " + flat.device().str() +
+              ", and this transport carries messages in host memory: give DataParallel one of device "
+              "memory, see terse/interop/data_parallel_cuda.hpp",
+          transport.rank());
+    return type(std::move(recipe), transport, flat.layout(), options);
+  }
+};
+
+}  // namespace detail
+
 /// A LibTorch module in data-parallel training: all ranks train it, each on its own samples. Communication of
 /// gradients overlaps with the backward pass, as with PyTorch's DistributedDataParallel, but with any optimizer of
 /// terse.
@@ -47,14 +68,18 @@ namespace terse::interop {
 /// but gradients have left, and the other ranks wait for the rest until their deadline. The program's own exception
 /// before the first gradient is final does no harm: `begin` again.
 ///
-/// The module must be on the CPU and float32; see FlatModule for the other requirements. It must outlive this object,
+/// The module must be float32, and on the CPU with a transport of host memory or, with interop/data_parallel_cuda.hpp, on a
+/// GPU with one of device memory; see FlatModule for the other requirements. It must outlive this object,
 /// and its parameters stay in the arenas. Checkpoints with its buffers: interop/checkpoint.hpp.
 template <class R, Transport T>
 class DataParallel {
-  static_assert(std::is_same_v<typename T::memory, memory::host>,
-                "terse: DataParallel steps on the CPU; its transport is one for messages in host memory");
+  using Steps = detail::StepsOf<R, T>;
+  using Floats = view<float, typename T::memory>;
 
  public:
+  /// Type of the optimizer: Optimizer<R, T> on the CPU, GpuOptimizer<R, T> on a GPU.
+  using optimizer_type = typename Steps::type;
+
   /// Constructs on all ranks. `mark` may set segments' rates, weight decay and compression, see FlatModule. Throws
   /// usage_error for a module that can't be flat or has no parameter to train, and the errors of Optimizer's
   /// constructor.
@@ -62,7 +87,7 @@ class DataParallel {
                const FlatModule::Mark& mark = {})
       : module_(module),
         flat_(trainable(module, mark)),
-        optimizer_(std::move(recipe), transport, flat_.layout(), options),
+        optimizer_(Steps::make(std::move(recipe), transport, flat_, options)),
         hooks_(flat_, [this](index_t segment) { leave(segment); }) {
     broadcast(optimizer_.channel(), parameters());
     for (const auto& item : module.named_parameters())
@@ -105,12 +130,12 @@ class DataParallel {
   std::vector<std::string> unused() const { return hooks_.unused(); }
 
   /// Returns the optimizer, for checkpoints, rates and masks.
-  Optimizer<R, T>& optimizer() { return optimizer_; }
-  const Optimizer<R, T>& optimizer() const { return optimizer_; }
+  optimizer_type& optimizer() { return optimizer_; }
+  const optimizer_type& optimizer() const { return optimizer_; }
   const FlatModule& flat() const { return flat_; }
   torch::nn::Module& module() const { return module_; }
-  view<float> parameters() { return {flat_.parameters(), flat_.size()}; }
-  view<float> gradients() { return {flat_.gradients(), flat_.size()}; }
+  Floats parameters() { return {flat_.parameters(), flat_.size()}; }
+  Floats gradients() { return {flat_.gradients(), flat_.size()}; }
 
  private:
   static FlatModule trainable(torch::nn::Module& module, const FlatModule::Mark& mark) {
@@ -123,9 +148,10 @@ class DataParallel {
   void copy_from_first(const torch::Tensor& tensor) {
     if (!tensor.defined()) return;
     torch::NoGradGuard no_grad;
-    const torch::Tensor dense = tensor.contiguous();
-    broadcast(optimizer_.channel(), view<std::byte>(static_cast<std::byte*>(dense.data_ptr()),
-                                                    static_cast<index_t>(dense.nbytes())));
+    const torch::Tensor dense = tensor.to(flat_.device()).contiguous();
+    broadcast(optimizer_.channel(),
+              view<std::byte, typename T::memory>(static_cast<std::byte*>(dense.data_ptr()),
+                                                  static_cast<index_t>(dense.nbytes())));
     if (!dense.is_same(tensor)) tensor.copy_(dense);
   }
 
@@ -139,7 +165,7 @@ class DataParallel {
 
   torch::nn::Module& module_;
   FlatModule flat_;
-  Optimizer<R, T> optimizer_;
+  optimizer_type optimizer_;
   GradientHooks hooks_;
   float gradient_scale_ = 1;
   bool sending_ = false;

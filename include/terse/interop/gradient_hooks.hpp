@@ -50,19 +50,17 @@ enum class Leave {
 /// `begin`. A program that changes gradients itself begins the step with `Leave::in_step`: `ready` is then not
 /// called.
 ///
-/// For modules on the CPU. Use one object per module, since hooks of several would all be called. The FlatModule must
-/// outlive it and stay at its address.
+/// **On a GPU** a gradient is final in the order of a stream: `ready` is called when its kernels are enqueued on LibTorch's
+/// current stream of the calling thread, which is one of LibTorch's own. Changes of gradients are not detected there.
+///
+/// Use one object per module, since hooks of several would all be called. The FlatModule must outlive it and stay at its
+/// address.
 class GradientHooks {
  public:
   using Ready = std::function<void(index_t segment)>;
 
-  /// Installs the hooks. Throws usage_error for a module that is not on the CPU (on a GPU a gradient is final only in
-  /// the order of its stream), and the errors of `FlatModule::check_gradients`.
+  /// Installs the hooks. Throws the errors of `FlatModule::check_gradients`.
   GradientHooks(const FlatModule& flat, Ready ready) : flat_(flat), ready_(std::move(ready)) {
-    if (!flat.device().is_cpu())
-      throw usage_error(
-          "gradients are told of as they become final on the CPU alone, and the module lies on " +
-          flat.device().str());
     flat.check_gradients();
     const auto count = static_cast<index_t>(flat.layout().segments().size());
     for (index_t segment = 0; segment < count; ++segment) watched_.emplace_back(*this, segment);
@@ -100,7 +98,7 @@ class GradientHooks {
           "backward passes came before begin() and none since, so that their gradients would be lost: call "
           "begin() before backward()");
     flat_.check_gradients();
-    if (leave_ == Leave::when_final)
+    if (leave_ == Leave::when_final && flat_.device().is_cpu())
       for (const Watched& one : watched_) check_unchanged(one);
     passes_ = 0;
   }
@@ -126,7 +124,8 @@ class GradientHooks {
 
     index_t segment;
     // Kept, since a parameter holds its accumulator weakly and would make a new one, without the hook.
-    std::shared_ptr<torch::autograd::Node> accumulator;
+    // The type of pointer depends on LibTorch's version.
+    decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t hook;
     int calls = 0;           // calls since begin
     std::uint64_t bits = 0;  // bits of the gradient after the last call
@@ -158,7 +157,7 @@ class GradientHooks {
       // Checked before it is sent: if the gradient were in other memory, zeros would be sent.
       flat_.check_gradient(one.segment);
       if (leave_ == Leave::in_step) return;
-      one.bits = bits_of(one);
+      if (flat_.device().is_cpu()) one.bits = bits_of(one);
       if (one.calls == passes_) ready_(one.segment);
     } catch (...) {
       fault_ = std::current_exception();

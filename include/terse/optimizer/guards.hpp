@@ -30,6 +30,14 @@ TERSE_COLD void check_layout(const Layout& layout, int rank);
 TERSE_COLD void warn_of_growth(const Options& options, index_t compressed, index_t exact, index_t step,
                                int ranks);
 
+/// Returns the options with the hosts' slices by default, even over a transport in a stream's order, if they overlap with the program's
+/// work (`overlapped`).
+inline Options with_slices(Options options, bool overlapped) {
+  if (overlapped && options.slice_bytes == automatic_slices)
+    options.slice_bytes = slice_bytes_of(automatic_slices, false, false);
+  return options;
+}
+
 template <class T, Executor E>
 void check_stream([[maybe_unused]] const T& transport, [[maybe_unused]] const E& executor) {
   if constexpr (requires { transport.stream() != executor.stream; })

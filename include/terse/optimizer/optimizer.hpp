@@ -127,6 +127,7 @@ class Optimizer {
     detail::check_recordable(composed(recipe), {record_.step(), steps_ + 1}, full_precision(), begun_,
                              rank());
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
+    detail::follow(executor_);
     prepare(input, gradient_scale);
     try {
       run();
@@ -137,6 +138,7 @@ class Optimizer {
     }
     steps_ = input.context.step;
     detail::masked_by_freeze(state_, rank(), steps_);
+    detail::lead(executor_);
   }
 
   /// Writes the parameters for evaluation in fp32, for recipes in which they are not the parameters of the steps. No communication.
@@ -145,7 +147,9 @@ class Optimizer {
   void read_out(Which which,
                 out<E> to) const requires detail::ReadsOut<detail::Composed<R>, State, E, Which> {
     detail::StepGuard{rank(), steps_}.check_size(to.size(), "read-out", layout_);
+    detail::follow(executor_);
     composed(recipe).read_out(executor_, state_, which, to);
+    detail::lead(executor_);
   }
 
   /// Writes the mean of all ranks' parameters, in fp32: the model to evaluate in methods whose ranks differ. Collective, between

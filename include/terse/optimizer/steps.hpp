@@ -23,7 +23,8 @@ template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
                                             const Options& options, E executor, N)
     : recipe((detail::check_values(recipe_), std::move(recipe_))),
-      options_((detail::check_options(options, GridExecutor<E>, detail::ever_alike<R>()), options)),
+      options_((detail::check_options(options, GridExecutor<E>, detail::ever_alike<R>()),
+                detail::with_slices(options, OverlappedExecutor<E>))),
       layout_((detail::check_layout(layout, transport.rank()), layout)),
       executor_((detail::check_stream(transport, executor), executor)),
       transport_(transport.split(0, transport.rank())),
@@ -58,6 +59,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   const StepInput<E, N> input = input_of(parameters, gradients);
   const std::uint64_t step = input.context.step;
   const detail::Call call(detail::Verb::step, step);
+  detail::follow(executor_);
   if (open_.parameters == nullptr)
     enter(parameters);
   else if (open_.parameters != parameters.data() || open_.gradients != gradients.data() ||
@@ -95,6 +97,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   compare_replicas(parameters);
   if constexpr (std::is_same_v<typename E::memory, memory::host>)
     watch_.look(layout_, in<E, P>(parameters), rank(), steps_);
+  detail::lead(executor_);
   return {true, sent_, compressed_, detail::masked_by_freeze(state_, rank(), steps_)};
 } catch (...) {
   failure_.keep();
@@ -162,6 +165,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
   guard().check_scale(gradient_scale);
   const StepInput<E, N> input = input_of(parameters, gradients);
   const detail::Call call(detail::Verb::begin, input.context.step);
+  detail::follow(executor_);
   enter(parameters);
   open_ = {parameters.data(), gradients.data(), gradient_scale, false};
   if (!begun_) begun_agreement_ = input.context.agreement;
@@ -192,6 +196,7 @@ void Optimizer<R, T, E, N>::mask(in<E, std::uint8_t> elements) {
       guard().refuse(
           "the second stage has begun, and its mask can't change any more: set the mask before that");
     detail::await_messages(channel());
+    detail::follow(executor_);
     masked_ = state_.leave_out(elements.data());
   }
 }
@@ -213,6 +218,7 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   ready_[place] = 1;
   if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) try {
+        detail::follow(executor_);
         composed(recipe).allow(state_, segment);
       } catch (...) {
         failure_.keep_any();
@@ -239,6 +245,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
     if (begun_) return;
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});
     const detail::Call call(detail::Verb::begin, input.context.step);
+    detail::follow(executor_);
     enter(parameters);
     prepare(input, 1);
     begun_agreement_ = agreement();

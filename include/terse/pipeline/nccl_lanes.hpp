@@ -33,27 +33,6 @@
 
 namespace terse::detail {
 
-/// A point in the work of a stream for which another stream waits.
-class StreamEvent {
- public:
-  StreamEvent() {
-    check_cuda(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  }
-  StreamEvent(const StreamEvent&) = delete;
-  StreamEvent& operator=(const StreamEvent&) = delete;
-  ~StreamEvent() { cudaEventDestroy(handle_); }
-
-  /// Sets the mark after all current work of `stream`.
-  void mark(cudaStream_t stream) { check_cuda(cudaEventRecord(handle_, stream), "cudaEventRecord"); }
-  /// Makes later work of `stream` wait for the mark, if one is set.
-  void hold(cudaStream_t stream) const {
-    check_cuda(cudaStreamWaitEvent(stream, handle_, 0), "cudaStreamWaitEvent");
-  }
-
- private:
-  cudaEvent_t handle_ = nullptr;
-};
-
 /// One direction of a boundary: a connected channel between the two stages, on its own stream.
 template <Transport T>
 struct StreamChannel {
