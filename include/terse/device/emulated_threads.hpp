@@ -160,7 +160,7 @@ struct AnyKernel {
   void (*run)(const void* kernel, EmulatedThreads::Block& block, void* shared);
 
   template <class Kernel>
-  static AnyKernel of(const Kernel& kernel) {
+  TERSE_INLINE static AnyKernel of(const Kernel& kernel) {
     using Shared = typename Kernel::Shared;
     static_assert(std::is_trivially_copyable_v<Kernel> && std::is_trivially_copyable_v<Shared> &&
                   alignof(Shared) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);

@@ -92,6 +92,7 @@ struct ForEachBody {
   static constexpr bool wide = RunsWide<Incoming, F>;
   static constexpr int threads = wide ? row_threads : lanes;  // that share a tile
   static constexpr Tuning tuning = wide ? tuned : Tuning{.threads = block_threads};
+  static constexpr int tiles = tuning.threads / threads;  // of a block
   static constexpr bool cooperative = false;
   struct Shared {};
   Mask<Space> mask;
@@ -186,12 +187,6 @@ void launch_body(E ex, const Slice& slice, const Incoming& incoming, const Body&
   if (blocks > 0)
     ex.launch(Kernel{slice.template within<room>(), decltype(Kernel::incoming)(incoming), body}, blocks);
 }
-/// Launches a body of which `Body::threads` threads share a tile, each cut into 2^halvings parts.
-template <GridExecutor E, class Incoming, class Body>
-void launch_parts(E ex, const Slice& slice, const Incoming& incoming, const Body& body, int halvings = 0) {
-  launch_body(ex, slice, incoming, body,
-              blocks_for(slice.tiles << halvings, tuning_of_kernel<Body>().threads / Body::threads));
-}
 
 }  // namespace detail
 
@@ -200,11 +195,12 @@ template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming, F f) {
   using Arrived = detail::Arriving<Incoming, 0>;
   using Body = detail::ForEachBody<detail::tuning_of<E>(), typename E::memory, Arrived, F>;
-  detail::for_each_slice<Arrived::bits,
-                         0>(ranges, Arrived(incoming).units(), 0, [&](const detail::Slice& slice, bool) {
-    const int halvings = slice.halvings();
-    detail::launch_parts(ex, slice, incoming, Body{mask, f, detail::streams_aligned(f), halvings}, halvings);
-  });
+  detail::for_each_slice<Arrived::bits, 0>(
+      ranges, Arrived(incoming).units(), 0, [&](const detail::Slice& slice, bool) {
+        const int halvings = slice.halvings();
+        detail::launch_body(ex, slice, incoming, Body{mask, f, detail::streams_aligned(f), halvings},
+                            detail::blocks_for(slice.tiles << halvings, Body::tiles));
+      });
 }
 
 /// Computes, as the verbs below do, the same bits as the host's verb of the same name.

@@ -63,6 +63,7 @@ struct PackBody {
   static constexpr bool wide = NamesStreams<F>;
   static constexpr int threads = wide ? row_threads : lanes;  // that share a tile
   static constexpr Tuning tuning = wide ? tuned : Tuning{.threads = block_threads};
+  static constexpr int tiles = tuning.threads / threads;  // of a block
   static constexpr bool cooperative = wide || Bits < 8 || Stochastic;
   struct Shared {};
   Mask<Space> mask;
@@ -126,10 +127,10 @@ void pack(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memor
   using Body = detail::PackBody<detail::tuning_of<E>(), Bits, Stochastic, Scale, typename E::memory, F>;
   detail::for_each_slice<0, Bits>(ranges, units, sizeof(Scale), [&](const detail::Slice& slice, bool) {
     const int halvings = Body::wide ? slice.halvings() : 0;
-    detail::launch_parts(
+    detail::launch_body(
         ex, slice, NoPackets{},
         Body{mask, {f, wire, draw, detail::streams_aligned(f)}, scales.data(), units.whole, halvings},
-        halvings);
+        detail::blocks_for(slice.tiles << halvings, Body::tiles));
   });
 }
 
@@ -158,12 +159,12 @@ bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<ty
     if (!units.whole && units.size > 0 && units.size <= room && detail::same_stream(f, g) &&
         detail::streams_aligned(f)) {
       constexpr index_t scale_bytes = sizeof(typename Statistic::Scale);
+      using Body = detail::ReducePackBody<detail::tuning_of<E>(), Statistic, Bits, Stochastic, room,
+                                          typename E::memory, Arrived, F, G>;
       detail::for_each_slice<Arrived::bits, Bits>(
           ranges, units, scale_bytes, [&](const detail::Slice& slice, bool) {
-            detail::launch_parts(ex, slice, incoming,
-                                 detail::ReducePackBody<detail::tuning_of<E>(), Statistic, Bits, Stochastic,
-                                                        room, typename E::memory, Arrived, F, G>{
-                                     mask, f, {g, wire, draw, true}, scales, bad});
+            detail::launch_body(ex, slice, incoming, Body{mask, f, {g, wire, draw, true}, scales, bad},
+                                detail::blocks_for(slice.tiles, Body::tiles));
           });
       return true;
     }

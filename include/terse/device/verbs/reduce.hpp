@@ -22,6 +22,7 @@ struct ReduceBody {
   static constexpr bool wide = RunsWide<Incoming, F>;
   static constexpr int threads = few ? block_threads : wide ? row_threads : 32;  // that share a tile
   static constexpr Tuning tuning = few ? Tuning{.threads = block_threads} : tuned;
+  static constexpr int tiles = tuning.threads / threads;  // of a block
   static constexpr bool cooperative = true;
   using Sums = std::conditional_t<few, HeldSums<Statistic>, OwnSums<Statistic, threads>>;
   using Shared = typename Sums::Shared;
@@ -191,11 +192,11 @@ void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, cons
                    const F& f, float* partial, index_t stride, typename Statistic::Scale* scales,
                    std::uint32_t* bad, std::byte* wire) {
   const int halvings = partial == nullptr ? slice.halvings() : 0;
-  launch_parts(
-      ex, slice, incoming,
-      ReduceBody<tuning_of<E>(), few, Statistic, Store, typename E::memory, Arriving<Incoming, 0>, F>{
-          mask, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings},
-      halvings);
+  using Body =
+      ReduceBody<tuning_of<E>(), few, Statistic, Store, typename E::memory, Arriving<Incoming, 0>, F>;
+  launch_body(ex, slice, incoming,
+              Body{mask, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings},
+              blocks_for(slice.tiles << halvings, Body::tiles));
 }
 
 /// Runs the common part of `reduce` and `store`. One block of threads joins up to `Near` tiles of a unit.

@@ -187,7 +187,7 @@ struct HandedOver {
 template <Tuning tuned, class Statistic, int Bits, bool Stochastic, index_t Longest, class Space,
           class Incoming, class F, class G>
 struct ReducePackBody {
-  static constexpr int tiles = 2, threads = row_threads;
+  static constexpr int tiles = 2;
   static constexpr Tuning tuning{tiles * row_threads, tuned.rows, 0};
   static constexpr bool cooperative = true;
   struct alignas(16) Shared {
