@@ -82,6 +82,7 @@ Run run_of(Make make) {
 constexpr double beta = 0.9;
 constexpr float beta_f = 0.9F;
 using Graph = terse::Mixing<terse::graph::SymmetricExponential>;
+using Ring = terse::Mixing<terse::graph::Ring>;
 using Sgd = terse::MomentumSgd<>;
 
 const std::map<std::string, Run> methods{
@@ -127,6 +128,16 @@ const std::map<std::string, Run> methods{
        return terse::OneBitAdam<>{.learning_rate = static_cast<float>(rate),
                                   .beta2 = 0.98F,
                                   .preconditioner = {.freeze = terse::AtStep{200}}};
+     })},
+    // On a ring, where consensus is slow: momentum consensus, its base without momentum, and the base with that of SGD.
+    {"ring-awc-d-sgd", run_of([](const Point& p) { return terse::AwcDSgd<Ring>{.learning_rate = p.sgd()}; })},
+    {"ring-awc-dm-sgd", run_of([](const Point& p) {
+       return terse::AwcDmSgd<Ring>{.learning_rate = p.momentum(beta),
+                                    .momentum_correction = {{.momentum = beta_f}}};
+     })},
+    {"ring-momentum-consensus", run_of([](const Point& p) {
+       return terse::MomentumConsensus<Ring>{.learning_rate = p.momentum(beta),
+                                             .momentum_correction = {.momentum = beta_f}};
      })},
     {"ac-sgd", ac_sgd},
     {"direct", direct_quantization},

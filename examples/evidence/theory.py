@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
 import math
 import statistics
 
@@ -13,6 +14,8 @@ PIPELINES = ["ac-sgd", "direct"]
 SLOPE = [(8, steps) for steps in (2048, 4096, 8192, 16384, LONGEST)]
 SPEED_UP = [(ranks, LONGEST // ranks * k // 2) for ranks in (1, 2, 4, 16) for k in (1, 2, 4) if ranks > 1 or k < 4]
 PIPELINE = [(2, steps) for steps in (4096, 16384, 65536, 262144)]
+# Momentum consensus against its base: each at its best rate of these.
+RACERS, RATES, RACE = ["ring-awc-d-sgd", "ring-awc-dm-sgd", "ring-momentum-consensus"], [0.5, 1, 2, 4, 8, 16], "8x4096"
 TINY = [(ranks, steps) for ranks in (1, 4) for steps in (1024, 4096)]
 BETAS = [0.5, 0.8, 0.9, 0.95]
 
@@ -30,6 +33,9 @@ class Theory(Experiment):
                 words = ",".join(f"{ranks}x{steps}" for ranks, steps in points)
                 yield Row({"method": method, "points": words, "seed": seed},
                           [self.program("examples/theory"), "--method", method, "--seed", seed, "--points", words], 2)
+            for method, rate in () if self.smoke else itertools.product(RACERS, RATES):
+                yield Row({"racer": method, "rate": rate, "points": RACE, "seed": seed},
+                          [self.program("examples/theory"), "--method", method, "--seed", seed, "--rate", rate, "--points", RACE], 0.3)
         # In one line each, as rows are. Two ranks whose optima are 1 and -1: momentum's fixed point has a closed form.
         script = '"$0" --problem two-node --learning-rate 0.002 --iterations 10000 --beta "$1" --json "$2/rest" >&2; tr -d "\\n" < "$2/rest"'
         for beta in BETAS[:1] if self.smoke else BETAS:
@@ -52,6 +58,13 @@ class Theory(Experiment):
                           *(f"{statistics.mean(each) / ranks:.3f}" if None not in each else "–"
                             for ranks, each in zip((2, 4, 8, 16), speed)),
                           f"{statistics.mean(run[at] * math.sqrt((1 if method in PIPELINES else at[0]) * at[1]) for run, at in zip(runs, last)):.3f}"])
+        for method in RACERS:
+            runs = {(key["rate"], key["seed"]): found[-1]["norm"] for key, found in results if key.get("racer") == method}
+            seeds = {seed for _, seed in runs}
+            means = {rate: statistics.mean(runs[rate, seed] for seed in seeds) for rate in RATES if all((rate, seed) in runs for seed in seeds)}
+            if means:
+                best = min(means, key=means.get)
+                lines.append([method, len(seeds), "", "", "", "", "", "", f"mean norm {means[best]:.3g} at the best rate, {best}"])
         for key, found in results:
             if "beta" in key:
                 rest = found[-1]["methods"]
