@@ -61,7 +61,8 @@ class Theory(Experiment):
         for method in RACERS:
             runs = {(key["rate"], key["seed"]): found[-1]["norm"] for key, found in results if key.get("racer") == method}
             seeds = {seed for _, seed in runs}
-            means = {rate: statistics.mean(runs[rate, seed] for seed in seeds) for rate in RATES if all((rate, seed) in runs for seed in seeds)}
+            means = {rate: statistics.mean(runs[rate, seed] for seed in seeds) for rate in RATES
+                     if seeds and all((rate, seed) in runs for seed in seeds)}
             if means:
                 best = min(means, key=means.get)
                 lines.append([method, len(seeds), "", "", "", "", "", "", f"mean norm {means[best]:.3g} at the best rate, {best}"])

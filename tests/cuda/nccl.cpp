@@ -216,7 +216,7 @@ TEST_CASE("split makes channels of equal color, ranked by key, that don't hear e
 
 TEST_CASE("a split among the same ranks on the same stream is a handle to the same communicator") {
   on_transport([](Nccl& end) {
-    const auto check_made = [&](int made, int color, int key, cudaStream_t stream) {
+    const auto check_made = [&]([[maybe_unused]] int made, int color, int key, cudaStream_t stream) {
       Nccl channel = end.split(color, key, stream);
       CHECK(channel.size() == end.size());
       CHECK(channel.stream() == stream);
