@@ -11,6 +11,7 @@ LONGEST = 32768
 METHODS = ["sgd", "d-sgd", "dm-sgd", "decentlam", "momentum-consensus", "awc-dm-sgd", "local-sgd", "slowmo", "swarm-sgd", "ef-sgd",
            "one-bit-adam"]
 PIPELINES = ["ac-sgd", "direct"]
+PICTURED = ["d-sgd", "decentlam", "local-sgd", "swarm-sgd", "ef-sgd", "one-bit-adam"]
 SLOPE = [(8, steps) for steps in (2048, 4096, 8192, 16384, LONGEST)]
 SPEED_UP = [(ranks, LONGEST // ranks * k // 2) for ranks in (1, 2, 4, 16) for k in (1, 2, 4) if ranks > 1 or k < 4]
 PIPELINE = [(2, steps) for steps in (4096, 16384, 65536, 262144)]
@@ -76,12 +77,15 @@ class Theory(Experiment):
 
     def picture(self, results):
         """Gradient norms of the first seed against steps, at 8 ranks."""
-        curves = []
+        series = []
         for key, lines in results:
-            points = sorted((steps, norm) for (ranks, steps), norm in norms(lines).items() if ranks == 8) if "method" in key else []
-            if key.get("seed") == self.seeds[0] and len(points) > 1 and key["method"] in ("d-sgd", "decentlam", "local-sgd", "swarm-sgd", "ef-sgd", "one-bit-adam"):
-                curves.append((key["method"], points, False))
-        return {"lines": curves, "xlabel": "steps, 8 ranks", "ylabel": "mean squared gradient norm"} if curves else None
+            if key.get("method") not in PICTURED or key["seed"] != self.seeds[0]:
+                continue
+            points = sorted((steps, norm) for (ranks, steps), norm in norms(lines).items() if ranks == 8)
+            if len(points) > 1:
+                series.append({"name": key["method"], "points": points})
+        return {"x": {"label": "steps, 8 ranks", "log": True}, "y": {"label": "mean squared gradient norm", "log": True},
+                "series": series}
 
 
 def norms(lines):

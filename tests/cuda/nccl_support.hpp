@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds patience = 30s;
 
-int gpus() {
+[[maybe_unused]] int gpus() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? std::min(count, 4) : 0;
 }
@@ -31,7 +31,7 @@ void on_gpus(int ranks, std::chrono::milliseconds deadline, Body body) {
 }
 
 /// After an abort: what is enqueued still runs, and uses its buffers.
-void drain(cudaStream_t stream) {
+[[maybe_unused]] void drain(cudaStream_t stream) {
   while (cudaStreamQuery(stream) == cudaErrorNotReady) std::this_thread::yield();
 }
 
