@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A mixing rule of one's own: EXTRA. Eight ranks with targets of their own talk to two neighbours each, and every one of them
-// comes to the mean of all targets, where decentralized SGD with a constant rate stays away from it.
+// A custom mixing rule: EXTRA. Eight ranks with different targets send to two neighbours each, and every rank converges to the
+// mean of all targets, which decentralized SGD with a constant rate does not reach.
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A topology of one's own: a relay. Every rank's packet goes around, from neighbour to neighbour, and each rank decodes all of
-// them: what AllGather does in one phase of W - 1 messages takes W - 1 phases of one. Then its laws, and a training over it.
+// A custom topology: a relay. Ranks pass every packet to their neighbour, and each rank decodes all packets. AllGather needs one
+// phase of W - 1 messages, the relay W - 1 phases of one. Then its laws, and a training over it.
 
 #include <algorithm>
 #include <cmath>
@@ -66,7 +66,7 @@ struct Relay {
       batch_.emplace(context.channel.exchange({&send_, 1}, {&receive_, 1}, terse::Phase::spread));
     }
 
-    std::vector<terse::buffer<std::byte, typename E::memory>> packets_;  // by the rank whose they are
+    std::vector<terse::buffer<std::byte, typename E::memory>> packets_;  // by the rank that made them
     terse::Inbox<C> inbox_;
     terse::Send send_{};
     terse::Receive receive_{};
