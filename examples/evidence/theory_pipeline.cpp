@@ -160,7 +160,7 @@ double mean_square_norm(const Activations& activations, const Problem& problem, 
     terse::Optimizer optimizer{sgd, alone, stage.layout()};
     for (std::uint64_t step = 0; step < point.steps; ++step) {
       const auto per_epoch = static_cast<std::uint64_t>(blocks * block / batch);
-      const terse::ExampleOrder order(blocks * block, seed, static_cast<int>(step / per_epoch));
+      const terse::ExampleOrder order(blocks * block, seed, step / per_epoch);
       if (step % stride == 0) {
         terse::barrier(side);
         if (!first) {
