@@ -33,7 +33,7 @@ struct Tile {
 /// A list in a kernel's arguments.
 template <class T, int most>
 struct Listed {
-  T of[most];
+  T of[static_cast<std::size_t>(most)];
   TERSE_HD const T& operator[](int k) const { return of[k]; }
   TERSE_HD T& operator[](int k) { return of[k]; }
 };

@@ -160,7 +160,7 @@ struct PutKernel {
   struct Shared {};
   std::byte* to;
   int count;
-  std::byte values[room];
+  std::byte values[static_cast<std::size_t>(room)];
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared&) const {

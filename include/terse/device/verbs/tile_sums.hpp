@@ -170,7 +170,7 @@ class OwnSums {
     for (int half = own / 2; half > 0; half /= 2)
       for (int j = 0; j < half; ++j) join_results<Statistic>(&total_[0][j], own, &total_[0][j + half], own);
   }
-  float total_[static_cast<std::size_t>(width)][own];
+  float total_[static_cast<std::size_t>(width)][static_cast<std::size_t>(own)];
   int kept_ = 0;
 };
 
