@@ -34,7 +34,7 @@ def test_a_recipe_in_cpp_has_the_bits_of_the_precompiled_one_on_a_device_and_is_
     with pytest.raises(ValueError, match="'cpu' or 'cuda', not 'tpu'"):
         terse_torch.compile(text, device="tpu")
     monkeypatch.setattr("torch.utils.cpp_extension.CUDA_HOME", None)
-    with pytest.raises(RuntimeError, match="compiling for CUDA takes nvcc"):
+    with pytest.raises(RuntimeError, match="compiling for CUDA requires nvcc"):
         terse_torch.compile(text, device="cuda")
     with pytest.raises(RuntimeError, match="OneBitAdamm.*doesn't compile: .OneBitAdamm. is not a member of .terse.") as failure:
         terse_torch.compile("terse::OneBitAdamm<>{}")

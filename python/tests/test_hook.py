@@ -87,7 +87,7 @@ def test_the_hook_s_mean_is_exact_where_messages_are_not_compressed():
 
 def test_hooks_that_are_not_there_are_refused_in_words():
     def program(_, __):
-        with pytest.raises(ValueError, match="'sign', 'low_rank' or what compile"):
+        with pytest.raises(ValueError, match="'sign', 'low_rank' or a result of compile"):
             terse_torch.hook("sing")
         with pytest.raises(ValueError, match="ranks 1, 2 and 4, not 3"):
             terse_torch.hook("low_rank", rank=3)
