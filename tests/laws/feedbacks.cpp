@@ -90,7 +90,7 @@ TEST_CASE("error feedbacks keep the laws") {
   CHECK(laws::check_error_feedback<Broken<Fault::none>>().notes.empty());
   const laws::Report decays = laws::check_error_feedback<Broken<Fault::decays>>();
   REQUIRE(decays.notes.size() == 1);
-  CHECK(decays.notes[0] == "a round keeps 0.980 of what it has not sent and 0.000 of the old error");
+  CHECK(decays.notes[0] == "a round keeps 0.980 of the unsent part and 0.000 of the old error");
 }
 
 TEST_CASE("laws find what breaks them") {
