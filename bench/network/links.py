@@ -179,7 +179,9 @@ def write_agent(folder, links):
     """What mpirun calls instead of ssh: HOST COMMAND..., in that rank's namespace."""
     agent = pathlib.Path(folder) / "agent"
     cases = "".join(f"  {links.address(rank)}) namespace={links.namespace(rank)} ;;\n" for rank in range(links.ranks))
-    agent.write_text(f'#!/bin/sh\ncase $1 in\n{cases}esac\nshift\nexec ip netns exec "$namespace" sh -c "$*"\n')
+    # Daemons of one machine that make the same folder at the same time stop each other: each has its own.
+    agent.write_text(f'#!/bin/sh\ncase $1 in\n{cases}esac\nshift\nexport TMPDIR="{folder}/$namespace"\nmkdir -p "$TMPDIR"\n'
+                     'exec ip netns exec "$namespace" sh -c "$*"\n')
     agent.chmod(agent.stat().st_mode | stat.S_IXUSR)
     return agent
 
