@@ -12,7 +12,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 root = pathlib.Path(sys.argv[1])
-index = ElementTree.parse(root / "build/api-xml/index.xml").getroot()
+index = ElementTree.parse(root / "build/api/xml/index.xml").getroot()
 names = set()
 for compound in index:
     name = compound.find("name").text
@@ -22,7 +22,7 @@ for compound in index:
         names |= set(re.findall(r"^terse::(\w+)(?: <.*>)?$", name))
 names = {name for name in names if re.fullmatch(r"\w+", name)}  # no operators
 if len(names) < 300:
-    sys.exit(f"mentions.py: only {len(names)} names in {root}/build/api-xml")
+    sys.exit(f"mentions.py: only {len(names)} names in {root}/build/api/xml")
 
 words = set()
 for folder in ("README.md", "docs", "examples", "tools", "bench", "python"):
