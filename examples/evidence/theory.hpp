@@ -131,7 +131,7 @@ struct Point {
 /// Runs AC-SGD, 2 bits forward and 4 back, in a pipeline of two stages: a layer of tanh in front of the regression. Returns the
 /// mean over steps of |grad f|^2, whose rate depends on steps alone.
 double ac_sgd(const Problem& problem, const Point& point);
-/// The same with activations quantized directly, by the same bits.
+/// Runs direct quantization of activations with as many bits in that pipeline, and returns the same mean.
 double direct_quantization(const Problem& problem, const Point& point);
 
 }  // namespace theory
