@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 
+#include "terse/core/vector.hpp"
 #include "terse/error_feedback/concept.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
@@ -26,6 +27,16 @@ Message(Compressed, Exact) -> Message<Compressed, Exact>;
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
+
+/// A message or a consumer, both as itself and as the first of the vectors that travel together.
+template <class F>
+struct OneVector : Message<F, F> {
+  OneVector vector(Vector<0>) const { return *this; }
+};
+template <class F>
+OneVector<F> one_vector(const F& f) {
+  return {{f, f}};
+}
 
 /// Views that are told which messages are masked.
 template <class View>

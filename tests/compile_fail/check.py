@@ -64,6 +64,8 @@ CASES = {
     "TWO_FOLLOW_THE_RATE": r"terse: nested local methods must not follow the learning rate",
     "POLICY_INSIDE": r"terse: this is a policy, and local methods expect an inner optimizer first",
     "TOGETHER_IN_DILOCO": r"terse: this named optimizer fixes a policy of this kind",
+    "DILOCO_ON_A_CHANGING_GRAPH": r"terse: DiLoCo over a graph needs one that is fixed and symmetric, such as Gossip",
+    "DILOCO_COMPRESSED_OVER_A_GRAPH": r"terse: over a graph DiLoCo's ranks send their anchors, which don't become small: take Dense",
     "BARE_QUANTIZER": r"terse: this argument is a quantizer, not a compressor. Packed makes a compressor of it",
     "COMPRESSED_NATIVE": r"terse: a transport's own collectives add floats, so Native carries full-precision messages only",
     "PLAIN_AVERAGE_IN_FRAGMENTS": r"terse: this outer rule takes its mean at once \(PlainAverage, OuterMomentum\), and here",

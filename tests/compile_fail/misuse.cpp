@@ -458,6 +458,12 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_DILOCO_ON_A_CHANGING_GRAPH)
+  static_cast<void>(terse::DiLoCo<terse::MomentumSgd<>, terse::Mixing<terse::graph::OnePeerExponential>>{});
+#endif
+#if defined(CASE_DILOCO_COMPRESSED_OVER_A_GRAPH)
+  static_cast<void>(terse::DiLoCo<terse::MomentumSgd<>, terse::Gossip, terse::Uniform<8>>{});
+#endif
 #if defined(CASE_BARE_QUANTIZER)
   static_cast<void>(terse::Adam<terse::SignBit<terse::MeanAbs>>{});
 #endif
