@@ -30,7 +30,6 @@ enum class MatrixScale {
 /// State: none. Memory: n floats for u between the sweeps, the size of the largest hidden matrix once more, and 4 m^2 floats, m its
 /// shorter side. Operations for a matrix of m x n, m <= n: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 if
 /// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
-/// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
 template <class Sequence_>
 struct Orthogonal {
   using Sequence = Sequence_;
