@@ -19,7 +19,7 @@ class Trace {
   using Clock = std::chrono::steady_clock;
 
  public:
-  /// The rank of an event that waits for nobody in particular: a collective, or a transport whose tickets don't say.
+  /// The rank of an event that waits for no particular rank: a collective, or a transport whose tickets don't say.
   static constexpr int unknown = -1;
 
   /// A batch of messages from its start to its end, and the time within that its rank spent waiting for it.
@@ -49,7 +49,7 @@ class Trace {
   double now() const { return std::chrono::duration<double>(Clock::now() - made_).count(); }
   void add(const Event& event);
 
-  /// Returns the waits for each rank and, at the end, for nobody in particular.
+  /// Returns the waits for each rank and, at the end, for no particular rank.
   std::span<const Waits> waits() const { return waits_; }
   /// Returns the events that are still there, the oldest first.
   std::vector<Event> events() const;

@@ -23,7 +23,7 @@ namespace terse {
 
 /// A decorator that records what its rank waits for, and for how long, in a Trace; channels split from it record into the same. Waits poll
 /// the inner transport, so that they cost a core more than its own. Over a transport whose tickets don't say whose message is missing
-/// (NCCL, torch.distributed) waits are for nobody in particular. A rank that is waited for may itself wait for another one: in a ring the
+/// (NCCL, torch.distributed) waits are for no particular rank. A rank that is waited for may itself wait for another one: in a ring the
 /// slow rank's successors are waited for, too.
 template <Transport Inner>
 class Traced : public Forwarding<Traced<Inner>, Inner> {
