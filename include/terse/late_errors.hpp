@@ -10,6 +10,7 @@
 #include "terse/compressor/packed.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/executor/sinks.hpp"
+#include "terse/executor/streams.hpp"
 
 // Errors that are computed when they are read. With Residual e = y - C(y); if codes don't depend on the scale, C(y) follows
 // from y and its unit's scale. So the last message y may stay in memory until the next one is computed from it. That saves a pass: two of
