@@ -116,9 +116,9 @@ class FeedbackLaws {
   std::string checkpoint() const {
     Trial one(feedback_), other(feedback_);
     for (std::uint64_t step = 1; step <= 5; ++step) (void)one.send(one.message(5, step));
-    std::string fault;
-    other.load(one.saved(&fault));
-    if (!fault.empty()) return fault;
+    const SavedState saved = one.saved();
+    if (!saved.fault().empty()) return saved.fault();
+    other.load(saved);
     for (std::uint64_t step = 6; step <= 10; ++step) {
       const Values message = one.message(5, step);
       const auto here = one.send(message), there = other.send(message);
