@@ -39,7 +39,7 @@ std::string undetected(const Trial& trial, int ranks, Damage::Part part, const W
   for (int sender = 0; sender < ranks; ++sender)
     for (int message = 0;; ++message) {
       Damage damage(part, sender, message);
-      const auto endings = trial.endings(-1, &damage);
+      const auto endings = trial.endings(-1, damage);
       if (!damage.done()) break;
       const Ending& ending = endings[static_cast<std::size_t>(damage.receiver())];
       if (ending.kind == Ending::wire && ending.what.find(words(damage)) != std::string::npos) continue;
@@ -207,7 +207,8 @@ Report check_topology(const P& topology = {}, const Options& options = {},
   judge("not finite", [&](int ranks) -> std::string {
     const Compressed trial(topology, ranks, options);
     for (int culprit = 0; culprit < ranks; ++culprit) {
-      const auto endings = trial.endings(culprit);
+      detail::Damage none;
+      const auto endings = trial.endings(culprit, none);
       for (int rank = 0; rank < ranks; ++rank)
         if (const auto& ending = endings[static_cast<std::size_t>(rank)];
             ending.kind != Compressed::Ending::non_finite)

@@ -103,16 +103,16 @@ class TopologyTrial {
     Kind kind = none;
     std::string what{};
   };
-  /// Runs one round, with a NaN in the message of rank `culprit`, or with a packet damaged on its way.
-  std::vector<Ending> endings(int culprit, Damage* damage = nullptr) const {
+  /// Runs one round, with a NaN in the message of rank `culprit`, if it is not -1, and with this damage.
+  std::vector<Ending> endings(int culprit, Damage& damage) const {
     std::vector<Ending> endings(static_cast<std::size_t>(ranks_));
     ThreadGroup(ranks_, std::chrono::seconds(5)).run([&](Threads& threads) {
       const int rank = threads.rank();
       Ending& ending = endings[static_cast<std::size_t>(rank)];
-      DamagedThreads transport(threads.split(0, rank),
-                               damage != nullptr && rank == damage->sender() ? damage : nullptr);
+      DamagedThreads transport(threads.split(0, rank), rank, damage);
       Channel channel(transport);
       auto exchange = make_exchange(channel);
+      damage.meet(ranks_);
       std::vector<float> x = message_of(rank, 1), mean(x.size());
       std::vector<int> times(x.size());
       if (rank == culprit) x.front() = std::numeric_limits<float>::quiet_NaN();
@@ -126,6 +126,7 @@ class TopologyTrial {
       } catch (const error& error) {
         ending = {Ending::other, error.what()};
       }
+      damage.end_of(rank);
     });
     return endings;
   }

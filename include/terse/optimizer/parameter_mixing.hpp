@@ -239,7 +239,7 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
   using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
   using C = Either<PolicyKind::compressor, Dense>;
   static constexpr bool sound = Given<Ps...>::template check<Kinds...>() && check_whole_models<C>();
-  static_assert(sound);
+  static_assert(sound || !(... && is_sound<Ps>));  // otherwise reported
   static_assert(
       count_of<PolicyKind::mixing_rule, Ps...> == 0 || count_of<PolicyKind::local_direction, Ps...> == 0,
       "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");
