@@ -466,7 +466,7 @@ int main() {
   }
 #endif
 #if defined(CASE_BARE_QUANTIZER)
-  static_cast<void>(terse::Adam<terse::SignBit<terse::MeanAbs>>{});
+  static_cast<void>(terse::Adam<terse::quantizer::SignBit<terse::MeanAbs>>{});
 #endif
 #if defined(CASE_BARE_SELECTION)
   static_cast<void>(terse::ErrorFeedbackSgd<terse::Largest>{});

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/natural.hpp"
 #include "terse/compressor/threshold.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/core/error.hpp"
@@ -585,6 +586,7 @@ TEST_CASE("type names and the version read as people write them") {
   CHECK(terse::type_name<int>() == "int");
   // As checkpoints have them.
   CHECK(terse::type_name<terse::NoErrorFeedback>() == "terse::None");
+  CHECK(terse::type_name<terse::Natural<>>() == "terse::Packed<terse::NaturalPowers, terse::PerSegment>");
   CHECK(terse::type_name<terse::IsSmallerThan<9>>() == "terse::Below<9l>");
   CHECK(terse::type_name<terse::Threshold<>>() ==
         "terse::Sparse<terse::Above, terse::Dense, terse::PerSegment>");

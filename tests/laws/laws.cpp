@@ -32,7 +32,7 @@ void fails(const std::string& law, int most, const C& compressor = {}) {
 // ------------------------------------------------------------------------------------------------ quantizers
 
 /// The sender's residual and the receivers read other values.
-struct Disagreeing : SignBit<MeanAbs> {
+struct Disagreeing : quantizer::SignBit<MeanAbs> {
   static float value(std::uint32_t code, float scale) {
     static int calls = 0;
     return SignBit::value(code, ++calls % 2 == 0 ? scale : scale / 2);
@@ -40,32 +40,32 @@ struct Disagreeing : SignBit<MeanAbs> {
 };
 
 /// Rounds to nearest and says that it is unbiased.
-struct Nearby : UniformLevels<3, Nearest, Symmetric, MaxAbs> {
+struct Nearby : quantizer::UniformLevels<3, Nearest, Symmetric, MaxAbs> {
   static constexpr bool unbiased = true, contractive = false, tracks = false;
 };
 
 /// A bias of a thirtieth of a step.
-struct Leaning : UniformLevels<4, Stochastic, Symmetric, MaxAbs> {
+struct Leaning : quantizer::UniformLevels<4, Stochastic, Symmetric, MaxAbs> {
   static std::uint32_t code(float value, float scale, std::uint32_t random) {
     return UniformLevels::code(value, scale, random > 2000 ? random - 2000 : 0);
   }
 };
 
-struct Overstated : SignBit<MeanAbs> {
+struct Overstated : quantizer::SignBit<MeanAbs> {
   static constexpr double delta(index_t n) { return 1.1 / static_cast<double>(n); }
 };
 
-struct Understated : UniformLevels<2, Stochastic, Symmetric, MaxAbs> {
+struct Understated : quantizer::UniformLevels<2, Stochastic, Symmetric, MaxAbs> {
   static double omega(index_t n) { return 0.8 * UniformLevels::omega(n); }
 };
 
 /// Signs times the largest magnitude: no contraction.
-struct Expanding : SignBit<MaxAbs> {
+struct Expanding : quantizer::SignBit<MaxAbs> {
   static constexpr bool contractive = true, tracks = true;
 };
 
 /// A step too long to be made up for.
-struct Overshooting : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
+struct Overshooting : quantizer::UniformLevels<4, Nearest, Symmetric, MaxAbs> {
   static constexpr bool contractive = false;
   static float value(std::uint32_t code, float scale) { return 2.05F * UniformLevels::value(code, scale); }
 };
@@ -77,12 +77,12 @@ struct Normalized : SumOfSquares {
     return count > 0 ? total[0] / std::sqrt(total[0] * n) : 0.0F;
   }
 };
-struct DividingByZero : SignBit<RootMeanSquare> {
+struct DividingByZero : quantizer::SignBit<RootMeanSquare> {
   using Statistic = Normalized;
 };
 
 /// One of the four codes, which is never sent, is not a number.
-struct Gap : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
+struct Gap : quantizer::UniformLevels<2, Nearest, Symmetric, MaxAbs> {
   static float value(std::uint32_t code, float scale) {
     return code == 3 ? std::numeric_limits<float>::quiet_NaN() : UniformLevels::value(code, scale);
   }
@@ -90,18 +90,18 @@ struct Gap : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
 
 /// Three halves of the scale, which a peer may have made as large as it likes.
 /// Overflows with scales that packets may have, though no message here has them.
-struct Overflowing : SignBit<RootMeanSquare> {
+struct Overflowing : quantizer::SignBit<RootMeanSquare> {
   static float value(std::uint32_t code, float scale) {
     return code != 0 ? 0x1p97F * scale * 0x1p-97F : -scale;
   }
 };
 
-struct NotZero : UniformLevels<2, Nearest, Symmetric, MaxAbs> {
+struct NotZero : quantizer::UniformLevels<2, Nearest, Symmetric, MaxAbs> {
   static float value(std::uint32_t code, float scale) { return UniformLevels::value(code, scale) + 0x1p-40F; }
 };
 
 /// Another code every time.
-struct Moody : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
+struct Moody : quantizer::UniformLevels<4, Nearest, Symmetric, MaxAbs> {
   static std::uint32_t code(float value, float scale, std::uint32_t) {
     static std::uint32_t calls = 0;
     return UniformLevels::code(value, scale, 0) ^ (++calls % 50 == 0 ? 1U : 0U);
@@ -109,7 +109,7 @@ struct Moody : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
 };
 
 /// Says that it takes random numbers, and doesn't.
-struct Pretending : UniformLevels<4, Nearest, Symmetric, MaxAbs> {
+struct Pretending : quantizer::UniformLevels<4, Nearest, Symmetric, MaxAbs> {
   static constexpr bool stochastic = true;
 };
 

@@ -248,8 +248,9 @@ TEST_CASE(
   CHECK(asked(ErrorFeedbackSgd<WarmupTopK<>>{.compressor = top}, true));
   CHECK_FALSE(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{}));
   CHECK(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{.error_feedback = {.clear_every = 0}}));
-  CHECK_FALSE(asked(ErrorFeedbackSgd<Block, StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
-      .error_feedback = {.follows_rate = true}}));
+  CHECK_FALSE(asked(
+      ErrorFeedbackSgd<Block, StoredResidual<terse::quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
+          .error_feedback = {.follows_rate = true}}));
   CHECK_FALSE(asked(ErrorFeedbackSgd<Select<Otherwise<Block, AveragedResidual<>>>>{}));
   CHECK_FALSE(asked(OneBitAdam<WarmupTopK<>>{.compressor = top}));
   CHECK(asked(ChocoSgd<>{}));
