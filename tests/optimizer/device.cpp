@@ -469,7 +469,7 @@ TEST_CASE("a default step over NCCL takes few launches, with few arguments for a
   for (const StepCost& cost : {one_bit, adam}) CHECK(cost.argument_bytes <= 2048);
   // As many for a large one: it is a single slice, and no verb takes more launches for more tiles.
   for (const bool compressed : {false, true})
-    CHECK(slices_of(Layout::flat(100'000'000).range(),
-                    detail::slice_bytes_of(automatic_slices, true, compressed))
+    CHECK(terse::detail::slices_of(Layout::flat(100'000'000).range(),
+                                   detail::slice_bytes_of(automatic_slices, true, compressed))
               .size() == 1);
 }

@@ -181,7 +181,8 @@ TERSE_NUMERICS_END
 /// feedbacks that need no exact start; to pass `comes back`, a feedback must keep nearly everything.
 template <class F, class C = NearestFourBits>
 Report check_error_feedback(const F& feedback = {}) {
-  static_assert(terse::check_error_feedback<F>() && check_compressor<C>() && check_feedback<C, F>());
+  static_assert(terse::check_error_feedback<F>() && check_compressor<C>() &&
+                terse::detail::check_feedback<C, F>());
   Report report{
       .compressor = type_name<F>(), .passed = {}, .not_applicable = {}, .failures = {}, .notes = {}};
   const detail::FeedbackLaws<F, C> laws(feedback);

@@ -39,7 +39,7 @@ namespace recipes {
 /// buffers read; z written), one for `update` (own and arrived z, buffers read; x and buffers written).
 template <class M, class P, class C, class F, class Decay>
 struct ParameterMixingOf {
-  static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
+  static_assert(check_mixing_rule<M>() && check_compressor<C>() && detail::check_feedback<C, F>() &&
                 detail::check_mixing<M, P, C, F>());
   static_assert(
       C::lossless || !Decay::coupled || M::facts.vectors == 1 || M::facts.second_by_difference,
