@@ -52,7 +52,7 @@ struct ChunkPackets;
 /// any transport, without a topology. Owns the feedback's state; takes all memory at construction.
 template <Compressor C, ErrorFeedback F, Executor E>
 class Codec {
-  static_assert(check_compressor<C>() && check_feedback<C, F>());
+  static_assert(check_compressor<C>() && detail::check_feedback<C, F>());
   static_assert(!Traits<C>::keyed,
                 "terse: this compressor decodes against the reader's own vector (Lattice, Moniqua), so its "
                 "packets can't be "

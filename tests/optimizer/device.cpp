@@ -248,8 +248,9 @@ TEST_CASE(
   CHECK(asked(ErrorFeedbackSgd<WarmupTopK<>>{.compressor = top}, true));
   CHECK_FALSE(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{}));
   CHECK(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{.error_feedback = {.clear_every = 0}}));
-  CHECK_FALSE(asked(ErrorFeedbackSgd<Block, StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
-      .error_feedback = {.follows_rate = true}}));
+  CHECK_FALSE(asked(
+      ErrorFeedbackSgd<Block, StoredResidual<terse::quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
+          .error_feedback = {.follows_rate = true}}));
   CHECK_FALSE(asked(ErrorFeedbackSgd<Select<Otherwise<Block, AveragedResidual<>>>>{}));
   CHECK_FALSE(asked(OneBitAdam<WarmupTopK<>>{.compressor = top}));
   CHECK(asked(ChocoSgd<>{}));
@@ -470,7 +471,7 @@ TEST_CASE("a default step over NCCL takes few launches, with few arguments for a
   for (const StepCost& cost : {one_bit, adam, one_bit_of_32, adam_of_32}) CHECK(cost.argument_bytes <= 4096);
   // As many for a large one: it is a single slice, and no verb takes more launches for more tiles.
   for (const bool compressed : {false, true})
-    CHECK(slices_of(Layout::flat(100'000'000).range(),
-                    detail::slice_bytes_of(automatic_slices, true, compressed))
+    CHECK(terse::detail::slices_of(Layout::flat(100'000'000).range(),
+                                   detail::slice_bytes_of(automatic_slices, true, compressed))
               .size() == 1);
 }

@@ -46,7 +46,7 @@ struct Averaged : View {
 /// State, memory on a device and supported compressors: those of StoredResidual; by default in 8 bits, with
 /// AveragedResidual<Unrounded> in 32. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale model
 /// training", 2024.
-template <class Q = UniformLevels<8, Nearest, Symmetric, MaxAbs>, index_t Block = 4096>
+template <class Q = quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>, index_t Block = 4096>
 struct AveragedResidual {
   using Stored = StoredResidual<Q, Block>;
   static constexpr bool corrects = true;

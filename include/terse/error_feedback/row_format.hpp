@@ -69,7 +69,7 @@ struct RowFormat<H> {
 /// The codes, then the scales of all blocks of 64. Nearest, 255 levels between -s and s, s the largest magnitude.
 template <>
 struct RowFormat<Int8> {
-  using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
+  using Quantizer = quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>;
   static constexpr const char* name = "int8";
   static constexpr bool blocks = true;
   /// The code of 0, also for a block's elements beyond a shorter piece.

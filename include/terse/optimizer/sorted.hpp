@@ -78,7 +78,7 @@ struct SortAny;
 template <template <class...> class Of, PolicyKind... Kinds, class Defaults, class... Ps>
 struct SortAny<Of, Takes<Kinds...>, Defaults, Ps...> {
   static constexpr bool sound = Given<Ps...>::template check<Kinds...>();
-  static_assert(sound);
+  static_assert(sound || !(... && is_sound<Ps>));  // otherwise reported
   template <PolicyKind K>
   using Chosen = typename decltype(Choice<Defaults, Ps...>::template of<K>())::type;
   using type = typename Make<sound, Of, Chosen<Kinds>...>::type;

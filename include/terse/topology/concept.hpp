@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "terse/compressor/dense.hpp"
+#include "terse/core/policy.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/transport/concept.hpp"
 
@@ -37,7 +38,7 @@ namespace terse {
 ///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance
 ///                                        returns true. An exchange cut into slices has a round for each, and they share this memory
 ///
-/// The building blocks of rounds are in terse/topology/round.hpp.
+/// The building blocks of rounds are in terse/topology/round_context.hpp, round.hpp and, to compress again, second_stage.hpp.
 template <class T>
 concept Topology = std::copyable<T> && requires {
   { T::exact } -> std::convertible_to<bool>;
@@ -73,7 +74,7 @@ constexpr bool check_topology() {
   static_assert(has_round,
                 "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> "
                 "class Round`");
-  return Topology<T> && has_round;
+  return detail::check_parameters<T>() && Topology<T> && has_round;
 }
 
 namespace detail {
