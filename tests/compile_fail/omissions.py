@@ -140,6 +140,7 @@ OMISSIONS = {
         "OMIT_EXACT": r"a topology states `static constexpr bool exact`, true if all ranks get the same mean",
         "OMIT_RECOMPRESSES": NO_POLICY,
         "OMIT_ROUND": r"a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> class Round`",
+        "WRONG_SETTINGS": r"a policy with members needs hyper_parameters\(\)",
         "OMIT_START": r"a topology's Round needs `void start\(context, message\)`",
         "OMIT_ADVANCE": r"a topology's Round needs `bool advance\(context, message, bool block\)`",
         "OMIT_CONSUME": r"a topology's Round needs `void consume\(context, consumer\)`",

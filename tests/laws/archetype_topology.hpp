@@ -21,6 +21,10 @@ struct Topology {
   using ForDense = terse::ScatterGather;
 #endif
 
+#if defined(WRONG_TOPOLOGY_SETTINGS)
+  int parameter = 0;
+#endif
+
 #if !defined(OMIT_TOPOLOGY_ROUND)
   template <terse::Compressor C, terse::ErrorFeedback F, terse::Executor E>
   class Round {

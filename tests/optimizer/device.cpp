@@ -241,7 +241,7 @@ TEST_CASE(
   falls(BySize<Two, ScatterGather>{.small = {.inner = {.compressor = top}}});
 
   const auto asked = [&](const auto& recipe, bool full_precision = false) {
-    return composed(recipe).unrecordable(beyond, full_precision) == nullptr;
+    return terse::detail::composed(recipe).unrecordable(beyond, full_precision) == nullptr;
   };
   CHECK(asked(ErrorFeedbackSgd<TopK<>>{}));
   CHECK_FALSE(asked(ErrorFeedbackSgd<WarmupTopK<>>{.compressor = top}));

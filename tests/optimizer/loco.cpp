@@ -451,6 +451,15 @@ TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at constr
   });
 }
 
+TEST_CASE("ranks of NoLoCo that draw other pairs are found out at construction") {
+  on_ranks(2, [](Threads& transport) {
+    Paired recipe;
+    recipe.topology.graph.seed = static_cast<std::uint64_t>(transport.rank());
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, odd_sizes()}), doctest::Contains("seed"),
+                         mismatch_error);
+  });
+}
+
 TEST_CASE("DiLoCo over a graph follows its equations, and sends one vector to each neighbour") {
   follows_graph<graph::Ring>({1}, 1, 2, 0);
   follows_graph<graph::Ring>(reference::complete(2), 2, 3, 1);

@@ -84,8 +84,8 @@ Digest digest_of(const Seat& seat) {
   for (const Copies& copies : seat.copies)
     for (const auto& [side, rows] : copies)
       for (const auto& [id, row] : rows)
-        digest.copies =
-            terse::mix_hash(digest.copies, terse::mix_hash(id, terse::hash_bytes(row.data(), row.size())));
+        digest.copies = terse::mix_hash(
+            digest.copies, terse::mix_hash(id, terse::detail::hash_bytes(row.data(), row.size())));
   return digest;
 }
 

@@ -24,6 +24,8 @@ constexpr std::uint64_t mix_hash(std::uint64_t hash, const char* text) {
   return hash;
 }
 
+namespace detail {
+
 /// Returns a hash of bytes, never 0. It takes four words at a time, so that multiplications overlap.
 inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
   std::uint64_t lane[4] = {1, 2, 3, 4};
@@ -39,8 +41,6 @@ inline std::uint64_t hash_bytes(const std::byte* data, std::size_t bytes) {
   for (const std::uint64_t one : lane) hash = mix_hash(hash, one);
   return hash | 1;
 }
-
-namespace detail {
 
 /// Returns a hash of names, shapes, rates, flags and groups of all segments.
 std::uint64_t layout_hash(const Layout& layout);

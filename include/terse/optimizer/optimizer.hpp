@@ -124,14 +124,14 @@ class Optimizer {
   template <class Run>
   void replay(Run run, float gradient_scale = 1) requires GridExecutor<E> {
     record_.check(full_precision(), masks(), guard());
-    detail::check_recordable(composed(recipe), {record_.step(), steps_ + 1}, full_precision(), begun_,
+    detail::check_recordable(detail::composed(recipe), {record_.step(), steps_ + 1}, full_precision(), begun_,
                              rank());
     const StepInput<E, N> input = input_of({nullptr, layout_.size()}, {nullptr, layout_.size()});
     detail::follow(executor_);
     prepare(input, gradient_scale);
     try {
       run();
-      composed(recipe).complete(input, state_);
+      detail::composed(recipe).complete(input, state_);
     } catch (...) {
       failure_.keep();
       throw;
@@ -148,7 +148,7 @@ class Optimizer {
                 out<E> to) const requires detail::ReadsOut<detail::Composed<R>, State, E, Which> {
     detail::StepGuard{rank(), steps_}.check_size(to.size(), "read-out", layout_);
     detail::follow(executor_);
-    composed(recipe).read_out(executor_, state_, which, to);
+    detail::composed(recipe).read_out(executor_, state_, which, to);
     detail::lead(executor_);
   }
 
@@ -275,8 +275,8 @@ class Optimizer {
     std::fill(scalars_.begin(), scalars_.end(), none);
     if constexpr (detail::takes_groups<R>())
       for (std::size_t k = 1; k < scalars_.size(); ++k)
-        composed(groups_.recipes()[k - 1]).prepare_group(input, state_, k, scalars_[k]);
-    composed(recipe).prepare(input, state_, scalars_[0]);
+        detail::composed(groups_.recipes()[k - 1]).prepare_group(input, state_, k, scalars_[k]);
+    detail::composed(recipe).prepare(input, state_, scalars_[0]);
     put(executor_, view<const StepScalars>(scalars_), now_.all());
   }
 
@@ -298,7 +298,7 @@ class Optimizer {
     std::uint64_t hash = rescaled_ == 0 ? fingerprint_ : mix_hash(fingerprint_, rescaled_);
     if (masked_ != 0) hash = mix_hash(hash, masked_);
     detail::SettingsHash settings{hash};
-    composed(recipe).settings(detail::SettingsVisitor(settings));
+    detail::composed(recipe).settings(detail::SettingsVisitor(settings));
     return groups_.mix_into(settings.hash);
   }
 

@@ -99,6 +99,8 @@ constexpr bool check_recipe() {
   return Recipe<R>;
 }
 
+namespace detail {
+
 /// Returns the recipe that a recipe runs as: the end of its chain of compositions, or itself if it has none.
 template <class R>
 decltype(auto) composed(const R& recipe) {
@@ -109,8 +111,6 @@ decltype(auto) composed(const R& recipe) {
     return (recipe);
   }
 }
-
-namespace detail {
 
 /// The type of composed(recipe) for a recipe of type R.
 template <class R>

@@ -35,13 +35,13 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       scalars_(groups_.recipes().size() + 1),
       norms_(channel_, executor_, layout_),
       replicas_(channel_),
-      state_(composed(recipe), executor, channel_, layout_, options_),
+      state_(detail::composed(recipe), executor, channel_, layout_, options_),
       masters_(layout_) {
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
-  if constexpr (requires { composed(recipe).compressor; })
+  if constexpr (requires { detail::composed(recipe).compressor; })
     if (rank() == 0 && size() > 1) {
-      const Plan compressed(composed(recipe).compressor, layout_, layout_.range(), 1, false);
+      const Plan compressed(detail::composed(recipe).compressor, layout_, layout_.range(), 1, false);
       const Plan exact(Dense{}, layout_, layout_.range(), 1, false);
       index_t step = 0;
       // Only for methods that average in each step.
@@ -77,8 +77,8 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   }
   if (!open.travels) prepare(input, gradient_scale);
   try {
-    composed(recipe).enqueue(input, state_);
-    composed(recipe).complete(input, state_);
+    detail::composed(recipe).enqueue(input, state_);
+    detail::composed(recipe).complete(input, state_);
   } catch (const non_finite_error& found) {
     refuse_non_finite(found.culprit(), parameters, gradients, gradient_scale, detail::all_throw<R>());
   } catch (const peer_error& lost) {
@@ -150,7 +150,7 @@ template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameters) {
   if constexpr (detail::ever_alike<R>())
     replicas_.check_after(channel_, layout_, steps_, options_.compare_every,
-                          detail::alike(composed(recipe), state_), [&](const auto& visit) {
+                          detail::alike(detail::composed(recipe), state_), [&](const auto& visit) {
                             visit("parameters", parameters);
                             if constexpr (Masters::kept) visit("masters", masters_.all());
                             detail::walk_shared(state_, visit);
@@ -173,7 +173,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters, in<E, G> gradients, floa
   if constexpr (detail::Opens<detail::Composed<R>, State, E, N>) {
     if (waits_for_norm()) return;
     prepare(input, gradient_scale);
-    composed(recipe).open(input, state_);
+    detail::composed(recipe).open(input, state_);
     open_.travels = true;
   }
 } catch (...) {
@@ -219,7 +219,7 @@ void Optimizer<R, T, E, N>::ready(index_t segment) {
   if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
     if (open_.travels) try {
         detail::follow(executor_);
-        composed(recipe).allow(state_, segment);
+        detail::composed(recipe).allow(state_, segment);
       } catch (...) {
         failure_.keep_any();
         throw;
@@ -231,7 +231,7 @@ void Optimizer<R, T, E, N>::progress() try {
   failure_.rethrow();
   const detail::Call call(detail::Verb::step, steps_ + 1);
   if constexpr (detail::Opens<detail::Composed<R>, State, E, N>)
-    if (open_.travels) composed(recipe).progress(state_);
+    if (open_.travels) detail::composed(recipe).progress(state_);
 } catch (...) {
   failure_.keep_any();
   throw;
@@ -249,7 +249,7 @@ void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blin
     enter(parameters);
     prepare(input, 1);
     begun_agreement_ = agreement();
-    composed(recipe).begin(input, state_);
+    detail::composed(recipe).begin(input, state_);
     begun_ = true;
   }
 } catch (...) {
@@ -267,7 +267,8 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
           channel_.rank());
     if (options_.compare_every > 0)
       throw usage_error("compare_every brings parameters to the host and can't be recorded", channel_.rank());
-    detail::check_recordable(composed(recipe), {steps_ + 1, steps_ + 1}, full_precision(), begun_, rank());
+    detail::check_recordable(detail::composed(recipe), {steps_ + 1, steps_ + 1}, full_precision(), begun_,
+                             rank());
     if constexpr (requires { state_.recovers(); })
       if (state_.recovers())
         throw usage_error(
@@ -276,7 +277,7 @@ void Optimizer<R, T, E, N>::record(out<E, P> parameters, in<E, G> gradients) req
             channel_.rank());
     if (!masters_.there())
       throw usage_error("take one step before a record, so that the masters are there", channel_.rank());
-    composed(recipe).enqueue(input_of(parameters, gradients), state_);
+    detail::composed(recipe).enqueue(input_of(parameters, gradients), state_);
     record_.take(steps_ + 1, full_precision(), masks());
   }
 }

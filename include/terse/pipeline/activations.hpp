@@ -229,7 +229,9 @@ class Activations {
   /// Returns a hash of row `row`'s copy; 0 if there is none yet.
   std::uint64_t proof(std::span<const detail::RowVisit> visits, index_t row) requires on_host {
     const detail::RowVisit& visit = visits[static_cast<std::size_t>(row)];
-    return P::remembers && visit.seen ? hash_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_)) : 0;
+    return P::remembers && visit.seen
+               ? detail::hash_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_))
+               : 0;
   }
   /// Returns ||a||^2 and ||a - m||^2 of a row's data, without padding.
   template <Number A>

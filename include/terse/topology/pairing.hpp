@@ -18,6 +18,11 @@ struct Pairing {
 
   G graph{};  ///< the partner of each rank in each round
 
+  template <class Visit>
+  void settings(Visit&& visit) const {
+    graph::visit_settings(graph, visit);
+  }
+
   template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     static_assert(C::lossless,

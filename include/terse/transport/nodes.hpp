@@ -191,7 +191,7 @@ class Nodes {
   };
   static std::uint64_t sum_of(Place place) {
     place.sum = 0;
-    return hash_bytes(reinterpret_cast<const std::byte*>(&place), sizeof place);
+    return detail::hash_bytes(reinterpret_cast<const std::byte*>(&place), sizeof place);
   }
   /// Places of the ranks across. Their exchange continues after construction if messages can be host values and reach all.
   class Column {

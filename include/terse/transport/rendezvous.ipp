@@ -98,7 +98,7 @@ TERSE_CORE std::string Rendezvous::hexadecimal(std::span<const std::byte> bytes)
 
 TERSE_CORE std::string Rendezvous::sum_of(std::string_view lines) {
   const auto bytes = std::as_bytes(std::span(lines));
-  const std::uint64_t hash = hash_bytes(bytes.data(), bytes.size());
+  const std::uint64_t hash = detail::hash_bytes(bytes.data(), bytes.size());
   return "sum " + hexadecimal(std::as_bytes(std::span(&hash, 1))) + "\n";
 }
 

@@ -56,7 +56,7 @@ struct AsyncSwarmSgd {
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    composed(inner).settings(visit);
+    detail::composed(inner).settings(visit);
     visit("period", static_cast<double>(period));
     visit("spacing", static_cast<double>(spacing));
     detail::policy_settings(compressor, visit);
@@ -83,7 +83,7 @@ struct AsyncSwarmSgd {
           "NonFinite::skip, and clip_norm around a recipe that compresses, let all ranks agree in each step, "
           "which an asynchronous swarm never does. Use NonFinite::zero, or clip gradients before the step",
           state.published.rank(), static_cast<std::int64_t>(input.context.step));
-    composed(inner).prepare(input, state.inner, now);
+    detail::composed(inner).prepare(input, state.inner, now);
   }
   template <Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<E>& state) const {
@@ -92,7 +92,7 @@ struct AsyncSwarmSgd {
     if (!state.begun) published.publish(context, input.parameters);
     state.begun = true;
     detail::by_itself(published.rank(), [&] {
-      composed(inner).enqueue(detail::drawing_apart(input, published.rank()), state.inner);
+      detail::composed(inner).enqueue(detail::drawing_apart(input, published.rank()), state.inner);
     });
     const int peer = partner(context.seed, published.rank(), published.size(), context.step);
     if (peer < 0) return;
@@ -101,7 +101,7 @@ struct AsyncSwarmSgd {
   }
   template <Executor E, class N>
   void complete(const StepInput<E, N>& input, State<E>& state) const {
-    detail::by_itself(state.published.rank(), [&] { composed(inner).complete(input, state.inner); });
+    detail::by_itself(state.published.rank(), [&] { detail::composed(inner).complete(input, state.inner); });
   }
 
   /// Returns the rank that `rank` reads in this step of its own, or -1 for none. All other ranks are equally likely.

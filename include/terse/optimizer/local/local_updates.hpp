@@ -81,13 +81,13 @@ struct LocalUpdatesOf {
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    composed(inner).settings(visit);
+    detail::composed(inner).settings(visit);
     outside_settings(visit);
   }
   static constexpr bool takes_groups = detail::takes_groups<Inner>() && !detail::takes_rates<Rule>();
   template <class Visit>
   void common_settings(Visit&& visit) const {
-    composed(inner).common_settings(visit);
+    detail::composed(inner).common_settings(visit);
     outside_settings(visit);
     if (follows_rate) visit("learning_rate", static_cast<double>(detail::learning_rate_of(inner)));
   }
@@ -123,12 +123,12 @@ struct LocalUpdatesOf {
   void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
     if (state.steps_outside(period, state.local_steps + 1)) state.check_peers(*this);
     now.own[ratio_at] = state.rate_ratio(*this);
-    composed(inner).prepare(input, state.inner, now);
+    detail::composed(inner).prepare(input, state.inner, now);
   }
   template <Executor E, class N>
   void prepare_group(const StepInput<E, N>& input, State<E>& state, std::size_t place,
                      StepScalars& now) const {
-    composed(inner).prepare_group(input, state.inner, place, now);
+    detail::composed(inner).prepare_group(input, state.inner, place, now);
   }
   template <Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<E>& state) const {
@@ -141,17 +141,19 @@ struct LocalUpdatesOf {
       const StepInput<E, Numbers<typename N::parameter, float>> averaged{
           input.executor,  input.layout,     input.context,
           input.clip_norm, input.parameters, average(input, state)};
-      composed(inner).enqueue(averaged, state.inner);
+      detail::composed(inner).enqueue(averaged, state.inner);
     } else {
       detail::by_itself(state.rank_alone, [&] {
-        composed(inner).enqueue(detail::drawing_apart(inside(input, state), state.rank_alone), state.inner);
+        detail::composed(inner).enqueue(detail::drawing_apart(inside(input, state), state.rank_alone),
+                                        state.inner);
       });
     }
     if (!state.averages_gradients(period, step)) meet(input, state, step);
   }
   template <Executor E, class N>
   void complete(const StepInput<E, N>& input, State<E>& state) const {
-    detail::by_itself(state.rank_alone, [&] { composed(inner).complete(inside(input, state), state.inner); });
+    detail::by_itself(state.rank_alone,
+                      [&] { detail::composed(inner).complete(inside(input, state), state.inner); });
     if (state.steps_outside(period, state.local_steps + 1)) {
       if constexpr (!Schedule::late) state.fragments.front().exchange.settle(input.context);
       state.last_rate = std::bit_cast<std::uint32_t>(state.outer_rate(*this));

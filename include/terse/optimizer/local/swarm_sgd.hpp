@@ -52,7 +52,7 @@ struct SwarmSgd {
   }
   template <class Visit>
   void settings(Visit&& visit) const {
-    composed(inner).settings(visit);
+    detail::composed(inner).settings(visit);
     schedule.settings(visit);
     detail::policy_settings(compressor, visit);
   }
@@ -69,12 +69,13 @@ struct SwarmSgd {
 
   template <Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
-    composed(inner).prepare(input, state.inner, now);
+    detail::composed(inner).prepare(input, state.inner, now);
   }
   template <Executor E, class N>
   void enqueue(const StepInput<E, N>& input, State<E>& state) const {
-    detail::by_itself(
-        state.rank, [&] { composed(inner).enqueue(detail::drawing_apart(input, state.rank), state.inner); });
+    detail::by_itself(state.rank, [&] {
+      detail::composed(inner).enqueue(detail::drawing_apart(input, state.rank), state.inner);
+    });
     if (!state.meets(input.context.step))
       state.advance();
     else if (Form == Meeting::blocking)
@@ -84,7 +85,7 @@ struct SwarmSgd {
   }
   template <Executor E, class N>
   void complete(const StepInput<E, N>& input, State<E>& state) const {
-    detail::by_itself(state.rank, [&] { composed(inner).complete(input, state.inner); });
+    detail::by_itself(state.rank, [&] { detail::composed(inner).complete(input, state.inner); });
     if (Form == Meeting::blocking && state.meets(input.context.step)) state.exchange.settle(input.context);
   }
 
