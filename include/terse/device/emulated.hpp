@@ -57,7 +57,8 @@ struct emulated {
     return count;
   }
 
-  /// Returns the most bytes of arguments of a kernel that this thread has launched; it may be set back to 0.
+  /// Returns the largest number of argument bytes of a kernel that this thread has launched; it may be set back to
+  /// 0.
   static std::size_t& most_argument_bytes() {
     thread_local std::size_t most = 0;
     return most;

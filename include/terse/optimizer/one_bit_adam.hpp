@@ -65,9 +65,9 @@ struct OneBitAdamOf {
 /// Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
 /// (FrozenVariance).
 ///
-/// Passes of a compressed step over n on a host: momentum + error + scale + bits, and decode + update; one and two over n / W on
-/// a chunk's owner. Devices, and compressors with other codes than signs, write bits and error in a separate pass unless
-/// PerBlock. Wire: see the topology. State: momentum, variance and error of n floats each, n / W more for ScatterGather's second
+/// Passes of a compressed step on a host: two over n (momentum + error + scale + bits; decode + update), and on a chunk's owner
+/// one over n / W. Devices, and compressors with other codes than signs, write bits and error in a separate pass unless
+/// PerBlock; then the owner has two. Wire: see the topology. State: momentum, variance and error of n floats each, n / W more for ScatterGather's second
 /// error, n / 32 words of masks; in addition 3 n floats of packets for the full-precision stage.
 ///
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence

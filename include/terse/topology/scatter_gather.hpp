@@ -12,9 +12,9 @@ namespace terse {
 /// All-to-all of chunks; mean and second compression by each chunk's owner, with a separate error;
 /// all-gather. It is 1-bit Adam's topology, and for lossless packets the exact mean, summed in rank order.
 ///
-/// Sends per rank: its packets of the other W - 1 chunks, then its own chunk's packet to W - 1 peers; 2 (W -
-/// 1) messages. Two passes over n / W on the owner. State: the second error, n / W floats. Source: Tang et
-/// al., "1-bit Adam", ICML 2021, section 4 and Figure 3.
+/// Sends per rank: its packets of the other W - 1 chunks, then its own chunk's packet to W - 1 peers, which is 2 (W - 1)
+/// messages. Passes over n / W on the owner: one if the compressor codes while it measures (signs, PerBlock), otherwise
+/// two. State: the second error, n / W floats. Source: Tang et al., "1-bit Adam", ICML 2021, section 4 and Figure 3.
 struct ScatterGather {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
