@@ -20,7 +20,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Packets to be decoded by a verb, for both kinds of pieces: at most `capacity` between two calls of `clear`, or usage_error.
+/// Packets that a verb decodes, for both kinds of pieces. Between two calls of `clear`, more than `capacity` are a
+/// usage_error.
 template <Compressor C>
 class Inbox {
  public:

@@ -237,7 +237,7 @@ TERSE_CORE void File::map_data(int fd, std::size_t size, std::size_t at,
   mapping_ = {static_cast<std::byte*>(place), Unmap{size}};
   for (Tensor& tensor : tensors_) {
     tensor.data = mapping_.get() + at;
-    if (digest) digest->add(tensor.data, tensor.bytes);  // otherwise the data stay on disk until they are used
+    if (digest) digest->add(tensor.data, tensor.bytes);  // else the data stay on disk until used
     at += tensor.bytes;
   }
 }

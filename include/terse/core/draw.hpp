@@ -39,7 +39,7 @@ enum class Purpose : std::uint32_t {
   selection = 2,
   matching = 3,
   shuffle = 4,
-  second_quantization = 5,  // of the mean, by its owner: independent of the quantization of the owner's message
+  second_quantization = 5,  // of the mean, by its owner: independent of its message's quantization
   initialization = 6,
   user = 16
 };

@@ -35,7 +35,7 @@ struct SomeElement : SomeCommonElement<Real> {
 template <class Real>
 struct SomeMixingElement : SomeCommonElement<Real> {
   TERSE_HD Real held() const;   ///< the parameter before decoupled weight decay
-  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, and 0 after a rate of 0, see MixingRule
+  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's; 0 after 0, see MixingRule
 };
 
 /// The interface of a layer for a layer-wise preconditioner.

@@ -47,7 +47,7 @@ TERSE_HD constexpr std::uint64_t check_with_flags(std::uint64_t check, std::uint
 /// The required values of a header; the packet has `least` to `most` bytes.
 struct ExpectedHeader {
   std::uint64_t least = 0;  ///< least bytes of the packet
-  std::uint64_t most = 0;   ///< maximum bytes of the packet; more than `least` if the length depends on the data
+  std::uint64_t most = 0;   ///< maximum bytes of the packet; above `least` if the length varies
   std::uint64_t step = 0;   ///< PacketHeader::step
   std::uint64_t check = 0;  ///< PacketHeader::check without flags
 };

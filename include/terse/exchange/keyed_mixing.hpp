@@ -192,7 +192,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
       packets.first = first;
       packets.count = std::min(all - first, most_packets);
       for (int p = 0; p < packets.count; ++p) {
-        const auto edge = static_cast<std::size_t>(first + p) - 1;  // edges, in the order after this rank's own packet
+        const auto edge = static_cast<std::size_t>(first + p) - 1;  // edges follow this rank's own packet
         const bool own = first + p == 0;
         packets.sections[p] = (own ? neighbors_.own() : neighbors_.from(edge)) + whole().section_at;
         packets.weights[p] = own ? 0.0F : static_cast<float>(edges()[edge].weight);

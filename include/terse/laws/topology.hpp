@@ -51,7 +51,8 @@ struct CountedMean {
 
 TERSE_NUMERICS_END
 
-/// Rounds of one exchange between ranks that are threads. `note`: the exchange also computes the norm of the mean.
+/// Rounds of one exchange between ranks that are threads. With `note` the exchange also computes the norm of the
+/// mean.
 template <class P, Compressor C, ErrorFeedback F, bool note = false>
 class TopologyTrial {
  public:
@@ -74,9 +75,9 @@ class TopologyTrial {
     std::vector<std::vector<float>> means;  // by rank, of the last round
     std::vector<std::vector<double>> sums;  // by rank, of all rounds
     std::vector<double> norms;              // by rank, of the last round
-    bool once = true;                       // true: each element came once in each round
+    bool once = true;                       // true if each element came once in each round
   };
-  /// Runs `rounds` rounds. `same`: all rounds have the messages of the first round.
+  /// Runs `rounds` rounds. With `same` all rounds have the messages of the first round.
   Outcome run(std::uint64_t rounds, bool same) const {
     const auto size = static_cast<std::size_t>(layout_.size());
     Outcome outcome{std::vector(static_cast<std::size_t>(ranks_), std::vector<float>(size)),

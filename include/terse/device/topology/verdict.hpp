@@ -28,7 +28,7 @@ struct Verdict {
   std::uint16_t flags = PacketHeader::finite;
   bool closed = false;      // if set, the mean must not be consumed
   bool non_finite = false;  // the cause is a gradient that was not finite
-  bool unreadable = false;  // the cause is a sender's packet that couldn't be decoded relative to this rank's values
+  bool unreadable = false;  // a sender's packet couldn't be decoded with this rank's values
 };
 
 /// Returns the header that the packet must have in this step.
