@@ -41,21 +41,21 @@ struct Dion2Of {
 
 }  // namespace recipes
 
-/// Dion2: Muon on a part of each hidden matrix, see Segment::hidden. With the mean gradient g of a matrix that has no more rows
-/// than columns (otherwise columns take the place of rows):
+/// Dion2: Muon on a part of each hidden matrix, see Segment::hidden. Let g be the mean gradient of a matrix that has no more
+/// rows than columns. (Otherwise columns take the place of rows.)
 ///
 ///     M = M + g        K = the ceil(rows / N) rows of M with the largest sums of magnitudes
 ///     U = NewtonSchulz(M[K])        M[K] = momentum M[K]
 ///     x = x - learning_rate weight_decay x        x[K] = x[K] - learning_rate scale U
 ///
-/// All other segments use Adam. Rows that are not chosen accumulate in M until they are: M is an error feedback in place of a
+/// All other segments use Adam. Rows that are not chosen accumulate in M until they are: M is an error feedback instead of a
 /// momentum. N is a parameter of the preconditioner, 4 by default:
 ///
 ///     Dion2<OrthogonalRows<8>>{.learning_rate = 0.02F}
 ///
-/// With N = 1 it is Muon without Nesterov momentum. Also takes a compressor, an error feedback and a topology. Wire: as Adam;
-/// only the matrix products become smaller. State: 2 n floats, n for the steps between the sweeps, and those of OrthogonalRows.
-/// Source: Ahn, Amsel and Langford, "Dion2: a simple method to shrink matrix in Muon", 2025 (arXiv 2512.16928).
+/// With N = 1 it is Muon without Nesterov momentum. Also takes a compressor, an error feedback and a topology. Wire: as with
+/// Adam; only the matrix products become smaller. State: 2 n floats, n for the steps between the sweeps, and those of
+/// OrthogonalRows. Source: Ahn, Amsel and Langford, "Dion2: a simple method to shrink matrix in Muon", 2025 (arXiv 2512.16928).
 template <class... Ps>
 using Dion2 = Sorted<recipes::Dion2Of,
                      Takes<PolicyKind::preconditioner, PolicyKind::compressor, PolicyKind::error_feedback,

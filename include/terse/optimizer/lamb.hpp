@@ -34,7 +34,8 @@ struct LambOf {
 
 }  // namespace recipes
 
-/// LAMB: Adam with layer-wise rates, on the mean gradient. With u Adam's step without weight decay, for each segment
+/// LAMB: Adam with layer-wise rates, on the mean gradient. Let u be Adam's step without weight decay. For each
+/// segment
 ///
 ///     c = clamp(||x|| / ||u + weight_decay x||, min_coefficient, max_coefficient)       1 where a norm is 0
 ///     x = x - learning_rate c (u + weight_decay x)

@@ -12,7 +12,7 @@ namespace terse {
 template <class Inner, class... Ps>
 using LocalSgd = detail::LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
 
-/// LocalSgd under its name with `average_gradients_until` > 0: post-local SGD.
+/// LocalSgd under the name that it has with `average_gradients_until` > 0: post-local SGD.
 template <class Inner, class... Ps>
 using PostLocalSgd = LocalSgd<Inner, Ps...>;
 
@@ -20,7 +20,7 @@ using PostLocalSgd = LocalSgd<Inner, Ps...>;
 template <class Inner, class... Ps>
 using SlowMo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::slow_mo>, Ps...>;
 
-/// The choice of one of BMUF's two outer steps. A policy.
+/// The choice between BMUF's two outer steps. A policy.
 struct Block {
   struct classical {
     static constexpr OuterKind filters = OuterKind::classical_block;

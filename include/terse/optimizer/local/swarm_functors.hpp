@@ -8,7 +8,7 @@
 
 namespace terse::detail {
 
-/// A message or a consumer, both as itself and as the first of the vectors that travel together.
+/// A message or a consumer, used both directly and as the first of several vectors that are sent together.
 template <class F>
 struct OneVector : Message<F, F> {
   OneVector vector(Vector<0>) const { return *this; }
@@ -20,7 +20,7 @@ OneVector<F> one_vector(const F& f) {
 
 TERSE_NUMERICS_BEGIN
 
-/// The move by half the difference. Compressed pieces pass it alone, dense ones with the value that was sent.
+/// The move by half the difference. Compressed pieces pass only the difference, dense ones also the sent value.
 template <Number P>
 struct MoveBy {
   ParameterRef<P> parameters;
@@ -63,7 +63,7 @@ struct TakeUp {
   }
 };
 
-/// The mean with the value read, with the signature of the verbs and that of keyed compressors.
+/// The mean with the read value, with the signature of the verbs and that of keyed compressors.
 template <Number P>
 struct AverageWith {
   ParameterRef<P> parameters;
