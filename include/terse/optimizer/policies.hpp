@@ -31,7 +31,8 @@ enum class PolicyKind {
 
 namespace detail {
 
-/// Returns the kind of a policy, by the one member that no other kind has. The kind's check_...() reports other missing members.
+/// Returns the kind of a policy, recognized by the one member that no other kind has. The kind's check_...() reports other
+/// missing members.
 template <class P>
 constexpr PolicyKind kind_of() {
   if constexpr (requires { requires std::same_as<const CorrectionFacts, decltype(P::facts)>; })
@@ -163,7 +164,7 @@ struct Given {
   }
 };
 
-/// A placeholder for an optimizer whose policies don't fit; the error has been reported.
+/// A placeholder for an optimizer whose policies don't fit, after the error has been reported.
 struct Misused {};
 template <>
 inline constexpr bool has_sound_parts<Misused> = false;
@@ -178,7 +179,7 @@ struct Make<true, Of, Ps...> {
   using type = Of<Ps...>;
 };
 
-/// The policy of kind K among these, or else the default.
+/// The policy of kind K among these, otherwise the default.
 template <PolicyKind K, class Default, class... Ps>
 using PickPolicy = typename Find<K, Default, Ps...>::type;
 

@@ -109,7 +109,7 @@ class RowSection {
 
   Codec<C, F, E>& codec() { return codec_; }
   const Portion& portion() const { return portion_; }
-  /// Returns the rows that were laid out.
+  /// Returns the rows that were added.
   const Range& range() { return range_of(portion_); }
 
  private:
