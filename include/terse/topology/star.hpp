@@ -12,9 +12,9 @@
 
 namespace terse {
 
-/// All ranks send to one, the center, which takes the mean in rank order, compresses it again with a separate error and
-/// sends it to all: a parameter server that is one of the ranks. For few ranks, and if one machine's link is faster than
-/// the others'.
+/// All ranks send to one rank, the center. It takes the mean in rank order, compresses it again with a separate error
+/// and sends it to all: a parameter server that is one of the ranks. It is for few ranks, and for machines of which one
+/// has a faster link than the others.
 ///
 /// Sends per rank: one packet of the whole range to the center, which sends one to each of W - 1 peers; two phases. The
 /// center decodes W packets. State: the second error, n floats on the center.
