@@ -20,8 +20,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Packets that a verb decodes, for both kinds of pieces. Between two calls of `clear`, more than `capacity` are a
-/// usage_error.
+/// Packets that a verb decodes, for both kinds of pieces. If more than `capacity` are added between two calls of
+/// `clear`, usage_error is thrown.
 template <Compressor C>
 class Inbox {
  public:

@@ -70,7 +70,7 @@ T combined(std::span<const T> old, const Heirs& heirs) {
   if constexpr (std::is_integral_v<T>) {
     return own;
   } else {
-    const std::size_t more = heirs.count % old.size();  // ranks whose errors have one more heir
+    const std::size_t more = heirs.count % old.size();  // ranks whose errors go to one heir more
     // Starts from the first value, not 0, so that a sum of negative zeros stays negative.
     double all = static_cast<double>(widened(old[0])), once_more = more > 0 ? all : 0;
     for (std::size_t rank = 1; rank < old.size(); ++rank) {

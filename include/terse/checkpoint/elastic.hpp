@@ -128,7 +128,7 @@ class AllFiles : public Source {
   void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
     constexpr index_t block = 4096;
     std::vector<T> values(block * held.size());  // for each element, the values of all ranks that held it
-    std::vector<std::size_t> ranks;              // the number of them
+    std::vector<std::size_t> ranks;              // for each element, the number of these ranks
     std::vector<Heirs> heirs(block);             // empty unless dealt out
     std::vector<T> result;
     const index_t last = wanted.offset + elements(wanted.shape);

@@ -22,7 +22,7 @@
 //     encode_together(executor, workspace, sections, mask, feedback, context, base)
 //                                                if `measured`: writes the sections of measured units
 //     encode_together(executor, workspace, sections, mask, incoming, message, feedback, context, base, bad, told)
-//                                                otherwise: evaluates the message, too, and calls told(c, bytes) for
+//                                                otherwise: also evaluates the message, and calls told(c, bytes) for
 //                                                each section, if sizes vary
 //
 // Without `place`, the host's half encodes packets one by one: its functions are templates on the executor, and their

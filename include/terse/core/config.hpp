@@ -111,9 +111,8 @@
 #define TERSE_COLD __attribute__((cold))
 #endif
 
-/// True if the compiler knows, after inlining, that a condition holds. It serves to skip optional work, such as
-/// storing a value that memory already has. Always false in device code, see executor/streams.hpp for the solution
-/// there.
+/// True if the compiler knows, after inlining, that a condition holds. Use it to skip optional work, such as storing
+/// a value that memory already has. Always false in device code, see executor/streams.hpp for the solution there.
 #ifdef __CUDA_ARCH__
 #define TERSE_KNOWN(condition) false
 #else

@@ -269,7 +269,7 @@ class Rounds {
   FeedbackState* feedback_;
   Envelope<E> envelope_;
   std::vector<Channel> channels_;                            // by lane, as are the buffers
-  std::vector<buffer<std::byte, typename E::memory>> work_;  // for packets under way
+  std::vector<buffer<std::byte, typename E::memory>> work_;  // for packets in flight
   std::vector<std::unique_ptr<Slice>> slices_;               // in starting order
   std::size_t started_ = 0, arrived_ = 0;  // numbers of the slices that have started, in order
 };

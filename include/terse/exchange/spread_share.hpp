@@ -9,7 +9,7 @@
 
 namespace terse::detail {
 
-/// The second half of a round alone: each rank's chunk, compressed by C without error feedback, goes to all ranks.
+/// Only the second half of a round: each rank's chunk, compressed by C without error feedback, is sent to all ranks.
 template <Compressor C, Executor E>
 class SpreadShare {
  public:

@@ -32,8 +32,8 @@ struct Edge {
 ///
 ///     fixed               the same matrix in every round
 ///     symmetric           W = W^T in every round
-///     doubly_stochastic   columns sum to 1, too, in every round: mixing conserves the mean
-///     regular             all ranks have the same number of in-neighbours, and as many out-neighbours
+///     doubly_stochastic   columns also sum to 1, in every round: mixing conserves the mean
+///     regular             all ranks have equally many in-neighbours, and as many out-neighbours
 ///
 /// Optional: `most_neighbors(size)`, the most edges of a row, size - 1 by default, for graphs that are not fixed.
 /// `settings(visit)` with visit(name, double) for each parameter, so that ranks with different graphs are detected.

@@ -148,7 +148,7 @@ std::string push_sum_violation(const G& graph, const GraphRound& asked) {
   return "";
 }
 
-/// Returns the sizes that a graph accepts, those without a usage_error; other exceptions propagate.
+/// Returns the sizes for which a graph throws no usage_error; other exceptions propagate.
 template <class G>
 std::vector<int> admitted_sizes(const G& graph) {
   std::vector<int> sizes;

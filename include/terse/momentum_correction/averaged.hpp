@@ -20,7 +20,7 @@ struct ExponentialAverage {
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float beta1 = 0.9F;           ///< decay rate of the momentum; in [0, 1)
-  bool bias_correction = true;  ///< whether to apply Adam's bias correction
+  bool bias_correction = true;  ///< true for Adam's bias correction
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}, {"bias_correction", bias_correction}}};

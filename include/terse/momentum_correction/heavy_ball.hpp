@@ -29,7 +29,7 @@ struct HeavyBall {
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
@@ -54,7 +54,7 @@ struct LocalMomentumBefore {
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = true;   ///< whether to use Nesterov momentum
+  bool nesterov = true;   ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

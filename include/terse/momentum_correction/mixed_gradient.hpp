@@ -20,7 +20,7 @@ struct MixedGradient {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;       ///< beta; in [0, 1)
-  bool nesterov = false;       ///< whether to use Nesterov momentum
+  bool nesterov = false;       ///< true for Nesterov momentum
   bool follows_jumps = false;  ///< true removes the bound of r, as in the paper, for rates that jump
 
   constexpr std::array<HyperParameter, 3> hyper_parameters() const {

@@ -257,7 +257,7 @@ struct MomentumDirection {
   static constexpr DirectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

@@ -21,7 +21,7 @@ struct QuasiGlobal {
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;       ///< beta
   float decay = 0.9F;          ///< mu
-  bool nesterov = false;       ///< whether to use Nesterov momentum
+  bool nesterov = false;       ///< true for Nesterov momentum
   bool follows_jumps = false;  ///< true removes the bound of r, as in the paper, for rates that jump
 
   constexpr std::array<HyperParameter, 4> hyper_parameters() const {

@@ -23,10 +23,10 @@ struct DionOf {
   float learning_rate = 0.01F;  ///< step size; may change between steps
   float weight_decay = 0;       ///< coefficient, decoupled from the gradient
   float momentum = 0.95F;       ///< momentum factor of hidden matrices; replaces error_feedback.momentum
-  float beta1 = 0.9F;           ///< Adam's, like the next three; for all other segments
+  float beta1 = 0.9F;           ///< for all other segments, as the next three: Adam's
   float beta2 = 0.999F;         ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;        ///< added to the denominator, outside the root
-  bool bias_correction = true;  ///< whether to apply Adam's bias correction
+  bool bias_correction = true;  ///< true for Adam's bias correction
   C compressor{};               ///< compressor of the messages
   F error_feedback{};           ///< handling of the compression error
   T topology{};                 ///< communication pattern between ranks

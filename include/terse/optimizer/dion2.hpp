@@ -26,7 +26,7 @@ struct Dion2Of {
   float beta1 = 0.9F;                     ///< decay rate of Adam's momentum; in [0, 1)
   float beta2 = 0.999F;                   ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;                  ///< added to the denominator, outside the root
-  bool bias_correction = true;            ///< whether to apply Adam's bias correction
+  bool bias_correction = true;            ///< true for Adam's bias correction
   std::uint64_t warmup_steps = 0;         ///< number of first steps in full precision
   C compressor{};                         ///< compressor of the messages
   F error_feedback{};                     ///< handling of the compression error

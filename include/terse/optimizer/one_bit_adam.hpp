@@ -20,7 +20,7 @@ struct OneBitAdamOf {
   float beta2 = 0.999F;          ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;         ///< added to the denominator, outside the root
   float weight_decay = 0;        ///< coefficient, decoupled from the gradient
-  bool bias_correction = false;  ///< whether to apply Adam's bias correction in the first stage
+  bool bias_correction = false;  ///< true for Adam's bias correction in the first stage
   P preconditioner{};            ///< frozen variance, and the rule that freezes it
   C compressor{};                ///< compressor of the messages
   F error_feedback{};            ///< handling of the compression error

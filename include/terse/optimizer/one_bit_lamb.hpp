@@ -21,7 +21,7 @@ struct OneBitLambOf {
   float beta2 = 0.999F;           ///< decay rate of the variances; in [0, 1)
   float epsilon = 1e-8F;          ///< added to the denominator, outside the root
   float weight_decay = 0;         ///< coefficient, decoupled from the gradient
-  bool bias_correction = false;   ///< whether to apply Adam's bias correction in the first stage
+  bool bias_correction = false;   ///< true for Adam's bias correction in the first stage
   float min_coefficient = 0.01F;  ///< smallest coefficient of a layer, > 0
   float max_coefficient = 10;     ///< largest coefficient of a layer
   float coefficient_beta = 0.9F;  ///< decay rate of the coefficients' average over the first stage; in [0, 1)

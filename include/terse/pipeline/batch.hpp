@@ -19,8 +19,8 @@
 namespace terse::detail {
 
 /// The current batch: its micro-batches, and the slots of their examples' copies. Keeps the index of all examples that
-/// have copies; each training batch adds examples to it. Slots depend on the batches alone, so they are equal on all
-/// stages that were given the same batches.
+/// have copies; each training batch adds examples to it. Slots depend only on the batches, so they are equal on all
+/// stages that were given equal batches.
 class Batch {
  public:
   /// Creates an empty batch. Without `when_full` no copies are kept.

@@ -50,7 +50,7 @@ struct TakeRows {
 
 TERSE_NUMERICS_END
 
-/// Some rows of a micro-batch in a packet: a codec, and the place of its section. Allocates at construction alone.
+/// Some rows of a micro-batch in a packet: a codec, and the place of its section. Allocates only at construction.
 template <Compressor C, ErrorFeedback F, Executor E>
 class RowSection {
  public:

@@ -80,7 +80,7 @@ struct LarsRates {
   static constexpr std::array<const char*, 1> state{"velocity"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
   float trust = 1e-3F;    ///< the paper's eta
   float epsilon = 0;      ///< added to the denominator of a layer's rate; the paper has none
 

@@ -28,9 +28,8 @@ enum class MatrixScale {
 /// direction. The step does not depend on the magnitude of u, even if u is tiny. A matrix of zeros has a step of 0.
 ///
 /// State: none. Memory: n floats for u between the sweeps, as many floats as the largest hidden matrix has elements, and 4 m^2
-/// floats, where m is its shorter side. Operations for a matrix of m x n, m <= n: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 if n >= 2
-/// m; equal on all ranks. Sequence has `steps`, an array of Quintic, and `margin`. n >= 2 m; the same on all ranks. Sequence has
-/// `steps`, an array of Quintic, and `margin`.
+/// floats, where m is its shorter side. Operations for a matrix of m x n, m <= n: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 if
+/// n >= 2 m; equal on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
 template <class Sequence_>
 struct Orthogonal {
   using Sequence = Sequence_;

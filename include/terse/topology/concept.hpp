@@ -20,7 +20,7 @@ namespace terse {
 ///     static constexpr bool no_mean                    optional: merges packets by another rule than the mean
 ///     using ForDense = ...                             optional: the topology of full-precision packets
 ///     using Early = ...                                optional, if it evaluates late: one that doesn't, for messages
-///                                                      that change while their round is under way
+///                                                      that change while their round is in progress
 ///     template <class T> static constexpr bool check_on()      optional: checks a transport's type T by static_assert
 ///
 /// and, if it has parameters, settings(visit). It also has a nested `template <Compressor C, ErrorFeedback F, Executor E>
@@ -28,7 +28,7 @@ namespace terse {
 /// and which runs over a RoundContext:
 ///
 ///     start(context, message)            evaluates, encodes, posts the first phase
-///     advance(context, message, block)   settles the phase under way, posts the next; true when all packets are here
+///     advance(context, message, block)   completes the current phase, posts the next; true when all packets are here
 ///     consume(context, consumer)         decodes: consumer(piece, i, mean) once for each element
 ///     most_bytes(context)                the largest number of bytes that this rank sends in a round
 ///     notes(executor)                    exact topologies without ForDense: squared norm of the full-precision part of the mean,

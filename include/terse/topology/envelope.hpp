@@ -86,8 +86,8 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 /// finite, it passes that rank on from packet to packet.
 ///
 ///     open(executor, round, rank)                         begins a round
-///     note(executor, codec)                               takes note if the encoded values were not finite
-///     note(executor)                                      takes note that something else of this rank was not finite
+///     note(executor, codec)                               records it if the encoded values were not finite
+///     note(executor)                                      records that something else of this rank was not finite
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender, from)    checks a packet of `sender`, which `from`, if
 ///                                                         not -1, has forwarded; takes over its flags

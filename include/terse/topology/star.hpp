@@ -97,7 +97,7 @@ struct Star {
       return whole_.bytes * static_cast<index_t>(up_.size() + down_.size());
     }
 
-    /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
+    /// Returns the squared norm of the dense part of the mean, equal on all ranks. Waits for the device.
     double notes(E executor) {
       return note_of(executor, mean_.data(), whole_, names_(center_), -1, names_(rank_));
     }

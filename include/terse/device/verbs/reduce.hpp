@@ -83,9 +83,9 @@ TERSE_HD inline index_t get_count(const float* at, index_t tiles) {
 }
 
 /// Kernel that joins the partial results of each unit by halves and finishes it. If the whole range is one unit, it
-/// joins the pieces in their order. As long as the halves are multiples of `Near`, a power of two, only tiles with the
-/// same remainder are joined, by many blocks. A unit's last block does the rest, and the slice's last block joins
-/// pieces.
+/// joins the pieces in their order. As long as the halves are multiples of `Near`, a power of two, many blocks work,
+/// and each joins only tiles with equal remainders. A unit's last block does the rest, and the slice's last block
+/// joins pieces.
 template <class Statistic, index_t Near>
 struct JoinBody {
   static constexpr bool cooperative = true;
