@@ -208,11 +208,11 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
 }
 
 /// Reads a file of `save` into a pipeline that was made with the same arguments. Collective: nothing changes on any
-/// stage unless every stage's file is good and belongs to it, and all are of one step, with the same examples and
-/// with equal copies on both sides of each boundary. Without copies, two runs with the same number of steps can't be
-/// distinguished. Otherwise every stage throws. A stage whose own file is at fault throws its own checkpoint_error,
-/// the others one that names the stage. Files that don't belong together are a mismatch_error. After a load, a torn
-/// pipeline may train again.
+/// stage unless every stage's file is good and belongs to it. All files must be of one step, with equal examples,
+/// and with equal copies on both sides of each boundary. Without copies, two runs with the same number of steps
+/// can't be distinguished. Otherwise every stage throws. A stage whose own file is at fault throws its own
+/// checkpoint_error, the others one that names the stage. Files that don't belong together are a mismatch_error.
+/// After a load, a torn pipeline may train again.
 ///
 /// The policy's capacity may differ, but not be below the number of copies. The place of the copies, micro_batch,
 /// schedule and window may differ, too. The file is mapped, not read into memory, so no process may change it in

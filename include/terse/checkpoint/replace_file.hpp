@@ -77,8 +77,8 @@ class Partial {
 /// old or the new one, never a partial one. If `file` is a link, the link stays and its target is replaced. Files
 /// that are not regular, such as devices and pipes, and outputs of this process are written in place.
 ///
-/// Throws std::system_error, without the file's name. `file` is then unchanged; it is the new one only if the final
-/// flush of the directory fails. A pipe without a reader is an error after 10 seconds.
+/// Throws std::system_error, without the file's name. `file` is then unchanged, unless only the final flush of the
+/// directory fails: then it is the new file. A pipe without a reader is an error after 10 seconds.
 void replace_file(const std::filesystem::path& file, const std::function<void(int)>& write);
 /// Replaces the contents of `file` with `contents`, as above.
 void replace_file(const std::filesystem::path& file, std::string_view contents);

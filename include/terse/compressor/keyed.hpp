@@ -48,9 +48,9 @@ inline constexpr auto lane_weights = [] {
   return weights;
 }();
 
-/// Returns the summand of 64 coordinates from arena index `first` in the checksum: the sum of w_i z_i modulo 2^64, with
-/// the weights w_i = odd_weight(64 + i / 64) * odd_weight(i % 64), all odd. The sum is of integers, so the order is
-/// free.
+/// Returns the summand of 64 coordinates from arena index `first` in the checksum, which is the sum of w_i z_i modulo
+/// 2^64. All weights are odd: w_i = odd_weight(64 + i / 64) * odd_weight(i % 64). The sum is of integers, so the order
+/// is free.
 inline std::uint64_t block_checksum(index_t first, const std::uint64_t* z) {
   std::uint64_t sum = 0;
   for (int l = 0; l < lanes; ++l) sum += lane_weights[static_cast<std::size_t>(l)] * z[l];

@@ -12,8 +12,8 @@ namespace terse {
 template <int R, class P, class E, bool Direction = false>
 class LowRankRound;
 
-/// PowerSGD's compressor: each matrix M_i = message_i + error_i, rows x columns, becomes two factors of R
-/// columns by one step of a power iteration that starts from the last round's Q:
+/// PowerSGD's compressor: each matrix M_i = message_i + error_i, of rows x columns, becomes two factors of R
+/// columns. They come from one step of a power iteration that starts from the last round's Q:
 ///
 ///     P   = mean_i M_i Q                  rows x R
 ///     P   = orthonormalize(P)             modified Gram-Schmidt, the same on every rank

@@ -5,11 +5,11 @@
 
 namespace terse {
 
-/// The lattice whose step follows from the largest distance. With q = 2^Bits and d = 1 / (2 q) (Nearest) or 1 / q
-/// (Stochastic), B = 2 bound / (1 - 2 d), it sends round(x / B * q) modulo q, which is x / B modulo 1 on the circle's q
-/// levels. The reader takes the number of that residue modulo B that is nearest to the key. For all |x - key| <= bound
-/// the result is verifiably right. The error is then at most B d: bound / (q - 1), or 2 bound / (q - 2). `verify`,
-/// `decode`, wire and cost are those of Lattice.
+/// The lattice whose step follows from the largest distance. Let q = 2^Bits, d = 1 / (2 q) (Nearest) or 1 / q
+/// (Stochastic), and B = 2 bound / (1 - 2 d). It sends round(x / B * q) modulo q, which is x / B modulo 1 on the
+/// circle's q levels. The reader takes the number of that residue modulo B that is nearest to the key. For all |x -
+/// key| <= bound the result is verifiably right. The error is then at most B d: bound / (q - 1), or 2 bound / (q - 2).
+/// `verify`, `decode`, wire and cost are those of Lattice.
 ///
 ///     Moniqua<8> moniqua{.bound = 0.05F};
 ///

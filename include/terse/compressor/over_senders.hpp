@@ -116,7 +116,7 @@ struct CountedOnGrid : Base::template Workspace<E> {
 ///
 ///     mean_j = 1 / |S_j| sum over S_j of v_ij        S_j: the ranks i that have picked coordinate j; 0 if there are none
 ///
-/// This is NOT an unbiased mean, and under an error feedback it does not track the mean of the messages: a coordinate
+/// This is NOT an unbiased mean, and under an error feedback it does not track the mean of the messages. A coordinate
 /// sent by a single rank moves W times as far as with the mean over all ranks. If all ranks pick the same coordinates,
 /// both means are bitwise equal. The code of DeMo's and SparseLoCo's authors does this, while their papers describe the
 /// mean over all ranks. A pick with any value counts, also with 0, but a sign of 0 (Dropping<UnitTernary>) does not.

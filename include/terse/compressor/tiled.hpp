@@ -36,7 +36,7 @@ struct ListedTile {
 /// segments do. A topology that divides packets (ScatterGather) turns matrices into vectors if it divides them.
 ///
 /// Wire: that of Inner, whose units are tiles. Additional cost: the transform of the message and the inverse transform
-/// of the picks, tile by tile, in cache; a receiver sums the packets' coefficients and transforms once for any number
+/// of the picks, tile by tile, in cache. A receiver sums the packets' coefficients and transforms once for any number
 /// of packets. Memory: n floats; on a device 2 n and, once for all compressors, the tables of all sides. On a device,
 /// selections other than TopK's require several kernels per tile.
 template <class Basis, int S, class Inner>

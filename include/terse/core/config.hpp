@@ -86,7 +86,7 @@
 /// arithmetic.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
-/// Inlines a lambda under clang, which otherwise calls large lambdas, keeps their captures in memory and reloads them
+/// Inlines a lambda under clang. Otherwise clang calls large lambdas, keeps their captures in memory and reloads them
 /// for each vector. g++ inlines lambdas by itself, and doesn't vectorize them if told to inline.
 #if defined(__clang__) && !defined(__CUDACC__)
 #define TERSE_INLINE_LAMBDA __attribute__((always_inline))

@@ -132,7 +132,7 @@ class Layout {
   TERSE_COLD Range filter(const Range& range, bool wanted) const;
 
   /// Returns these pieces as a range that knows which of them are whole matrices: segments of two or more dimensions,
-  /// as the first by the product of the others, with more than one row and column.
+  /// with more than one row and column. Rows are the first dimension, columns the product of the others.
   TERSE_COLD Range range_of(std::vector<Piece> pieces) const;
 
  private:

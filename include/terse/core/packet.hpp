@@ -16,9 +16,9 @@ namespace terse {
 static_assert(std::endian::native == std::endian::little,
               "the wire format is little-endian, as the machines are");
 
-/// The first 32 bytes of every packet. The other parts follow, each aligned to 8 bytes: the compressor's section
-/// (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float of the
-/// recipe. A section whose size depends on the data comes last.
+/// The first 32 bytes of every packet. The other parts follow, each aligned to 8 bytes. They are the compressor's
+/// section (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float
+/// of the recipe. A section whose size depends on the data comes last.
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
   static constexpr std::uint16_t wire_version = 3;

@@ -38,10 +38,10 @@ struct Averaged : View {
 ///
 ///     y = message + gain w e        e' = round_Q(fl((1 - gain) w e + y - C(y)))        w = decay (rate' / rate)
 ///
-/// The unsent part accumulates in e, for any gain, and is sent over about 1 / gain rounds, in which compression noise
-/// averages out. gain e is LoCo's moving average, a' = (1 - gain) a + gain (y - C(y)) with y = message + a. With a gain
-/// of 1 it equals StoredResidual. e is reset to 0 every `clear_every` rounds; rounds at rate 0 do not count if errors
-/// follow the rate.
+/// The unsent part accumulates in e, for any gain. It is sent over about 1 / gain rounds, in which compression noise
+/// averages out. Let y = message + a; then gain e is LoCo's moving average, a' = (1 - gain) a + gain (y - C(y)). With a
+/// gain of 1 it equals StoredResidual. e is reset to 0 every `clear_every` rounds; rounds at rate 0 do not count if
+/// errors follow the rate.
 ///
 /// State, memory on a device and supported compressors are those of StoredResidual; errors have 8 bits by default,
 /// and 32 with AveragedResidual<Unrounded>. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale

@@ -21,9 +21,10 @@ namespace terse {
 ///     reduce-scatter within a node by Inner      exchange between nodes by Outer      all-gather within a node by Inner
 ///
 /// The mean over W ranks is the mean over nodes of each node's mean as compressed. Error feedback belongs to the share: n /
-/// ranks_per_node floats. Let a node have L ranks. A rank sends as much between nodes as Outer for n / L elements among W / L
-/// ranks, and within a node 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves (ScatterGather, Ring or
-/// Native), or Within<C>, which also compresses within a node. Outer is any exact one. Full-precision packets use the same path.
+/// ranks_per_node floats. Let a node have L ranks. Between nodes, a rank sends as much as Outer for n / L elements among W / L
+/// ranks; within a node it sends 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves (ScatterGather, Ring
+/// or Native), or Within<C>, which also compresses within a node. Outer is any exact one. Full-precision packets use the same
+/// path.
 ///
 /// Works over one transport, which it splits, or over Nodes, which combines two: threads or NCCL within a node, MPI between nodes.
 /// With Nodes and ranks_per_node = 0, Nodes determines the number. Constructors throw usage_error on all ranks if nodes aren't full.

@@ -100,8 +100,8 @@ DenseTopologyOf<T> dense_topology(const T& topology) {
 ///
 /// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has its own round. A slice starts
 /// when all its inputs are final, previous slices have started, and a lane is free. There are four lanes, each with a channel and the
-/// memory for packets in flight. So on all ranks slice k follows slice k - 4 on the same channel, and the order of a rank's messages
-/// there doesn't depend on the order in which its gradients became ready. Slices share the error feedback's state; each has the second
+/// memory for packets in flight. So on all ranks slice k follows slice k - 4 on the same channel. The order of a rank's messages there
+/// doesn't depend on the order in which its gradients became ready. Slices share the error feedback's state; each has the second
 /// errors of its chunks' owners.
 template <class C, class F, class P, class E>
 class Rounds {

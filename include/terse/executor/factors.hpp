@@ -155,8 +155,9 @@ struct Product {
 
 }  // namespace detail
 
-/// Orthonormalizes each matrix's left factor by modified Gram-Schmidt, from the first column to the last, each twice,
-/// so that nearly dependent columns also become orthogonal. A dependent or zero column becomes 0, and its lost[] 1.
+/// Orthonormalizes each matrix's left factor by modified Gram-Schmidt, from the first column to the last. Each column
+/// is treated twice, so that nearly dependent columns also become orthogonal. A dependent or zero column becomes 0,
+/// and its lost[] 1.
 template <int R>
 void orthonormalize(executor::host, in<executor::host, detail::Factored> matrices, float* left,
                     std::uint8_t* lost) {

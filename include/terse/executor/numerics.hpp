@@ -36,8 +36,8 @@ TERSE_HD inline std::uint64_t numerics_faults() {
   const float large = one, small = dust;
   if ((large + small) - large != 0) faults |= reorders;  // 0x1p-25
   // Quotients that differ from the product with the divisor's reciprocal, even if the reciprocal is wrong by 2 in the
-  // last place. All share a divisor, which is also a constant, so a compiler that uses reciprocals computes this one
-  // once.
+  // last place. All of them have one divisor, which is also a constant, so a compiler that uses reciprocals computes
+  // this reciprocal once.
   constexpr float dividends[] = {0x1.46752cp0F, 0x1.a57b78p0F, 0x1.82fe3ap0F};
   constexpr float quotients[] = {0x1.54778p-1F, 0x1.b791b2p-1F, 0x1.939992p-1F};
   constexpr float constant = 0x1.eaeed2p0F;

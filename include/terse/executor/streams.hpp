@@ -109,7 +109,7 @@ TERSE_HD auto writes(T*& data) {
   return detail::stream<detail::Access::writes>(data, nullptr);
 }
 /// Returns a stream of elements that are written and never read. `begin` is the member with the arena index of the
-/// first.
+/// array's first element.
 template <class T>
 TERSE_HD auto writes(T*& data, index_t& begin) {
   return detail::stream<detail::Access::writes>(data, &begin);
@@ -119,7 +119,8 @@ template <class T>
 TERSE_HD auto updates(T*& data) {
   return detail::stream<detail::Access::updates>(data, nullptr);
 }
-/// Returns a stream of elements that are read and written. `begin` is the member with the arena index of the first.
+/// Returns a stream of elements that are read and written. `begin` is the member with the arena index of the array's
+/// first element.
 template <class T>
 TERSE_HD auto updates(T*& data, index_t& begin) {
   return detail::stream<detail::Access::updates>(data, &begin);

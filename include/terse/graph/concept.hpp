@@ -84,12 +84,12 @@ constexpr bool is_unchecked() {
 /// and is false otherwise.
 template <class G>
 struct Traits {
-  /// Symmetry, and eigenvalues above -1/3 in every round and for every size, which exact diffusion (D2) requires of
-  /// a fixed graph.
+  /// True if W is symmetric with eigenvalues above -1/3, in every round and for every size. Exact diffusion (D2)
+  /// requires this of a fixed graph.
   static constexpr bool spectrum_above_minus_third = detail::is_above_minus_third<G>();
   /// The form (I + W) / 2 of some W, see Lazy.
   static constexpr bool lazy = detail::is_lazy<G>();
-  /// A fixed, symmetric and custom graph, whose spectrum decides choices at construction.
+  /// A custom graph that is fixed and symmetric; its spectrum is checked at construction.
   static constexpr bool known_at_construction = detail::is_known_at_construction<G>();
   /// Rows that belong to push-sum weights, `double weight(rank, size, round)`. See PushSum.
   static constexpr bool push_sum = detail::is_push_sum<G>();

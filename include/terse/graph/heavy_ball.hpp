@@ -42,11 +42,11 @@ inline double heavy_ball_consensus_radius(const std::vector<double>& matrix, dou
   return detail::spectral_radius(std::move(companion), 2 * n);
 }
 
-/// Returns the growth per step of that recursion over the graph's rounds 0 ... rounds - 1: the spectral radius of the
-/// map over all of them, to the power 1 / rounds. For a graph with a period, rounds = one period gives the exact
-/// rate. (So does a multiple, but long runs only up to rounding.) For random graphs the rate is an estimate whose
-/// error falls as 1 / sqrt(rounds), to about 0.003 at 4000 rounds of a matching of 8. Cost: O(rounds * (edges + n) *
-/// n). Throws usage_error if rounds < 1, and the errors of the graph's check().
+/// Returns the growth per step of that recursion over the graph's rounds 0 ... rounds - 1. It is the spectral radius
+/// of the map over all of them, to the power 1 / rounds. For a graph with a period, rounds = one period gives the
+/// exact rate. (So does a multiple, but long runs only up to rounding.) For random graphs the rate is an estimate
+/// whose error falls as 1 / sqrt(rounds), to about 0.003 at 4000 rounds of a matching of 8. Cost: O(rounds * (edges +
+/// n) * n). Throws usage_error if rounds < 1, and the errors of the graph's check().
 template <Graph G>
 double heavy_ball_growth(const G& graph, int size, double beta, std::uint64_t rounds) {
   graph.check(size);

@@ -17,8 +17,8 @@ namespace terse::graph {
 
 /// A custom mixing matrix, row-major: `SymmetricMatrix{.weights = {0.5, 0.5, 0.5, 0.5}}`. Its kind is declared at
 /// compile time, so that methods can refuse it there; check() verifies the kind. Errors: check() throws usage_error,
-/// naming row and column, if the matrix does not fit the number of ranks, has entries that are negative or not
-/// finite, or is not of its kind within 1e-9. Cost: O(size) a row; size^2 doubles on each rank.
+/// which names row and column, in three cases: the matrix does not fit the number of ranks, has entries that are
+/// negative or not finite, or is not of its kind within 1e-9. Cost: O(size) a row; size^2 doubles on each rank.
 template <Stochastic kind>
 struct Matrix {
   std::vector<double> weights;  ///< row after row

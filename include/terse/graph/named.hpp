@@ -50,8 +50,8 @@ struct OnePeerExponential : Uniform<adjacency::OnePeerExponential> {
   static constexpr int most_neighbors(int) { return 1; }
 };
 
-/// A symmetric, time-varying graph with one exchange per rank and round: with the rank whose number differs in bit
-/// (round mod log2 n), weight 1/2. n = 2^k; any k consecutive rounds give the exact mean.
+/// A symmetric, time-varying graph with one exchange per rank and round, with weight 1/2. A rank's partner is the
+/// rank whose number differs in bit (round mod log2 n). n = 2^k; any k consecutive rounds give the exact mean.
 struct OnePeerHypercube : Uniform<adjacency::OnePeerHypercube> {
   static constexpr int most_neighbors(int) { return 1; }
 };

@@ -20,8 +20,8 @@ namespace terse::laws {
 TERSE_NUMERICS_BEGIN
 
 /// Checks that the error is fl(y - C(y)), with the compensated message y and the decoded message C(y). It must hold to
-/// the last bit. It must hold up to storage rounding if the error is stored in fewer bits, and up to rounding if the
-/// feedback keeps shares of this error and of the old one. Masked elements keep no error.
+/// the last bit. If the error is stored in fewer bits, it must hold up to the rounding of storage. If the feedback
+/// keeps shares of this error and of the old one, it must hold up to rounding. Masked elements keep no error.
 inline std::string feedback_violation(const Subject& subject, const Example& example) {
   const Claims& claims = subject.claims();
   const Arena arena = subject.arena(example);

@@ -46,7 +46,8 @@ struct ExactDiffusion {
     template <class Element>
     TERSE_HD Real update(const Element& e, Real own, Real difference) const {
       // x - psi, without subtracting two large numbers. Otherwise rounding errors of r would accumulate over the
-      // steps, as momentum does, and keep the ranks up to a thousand units in the last place away from the optimum.
+      // steps, as momentum does. They would keep the ranks up to a thousand units in the last place away from the
+      // optimum.
       e[correction] += difference;
       step.keep(e);
       return own + difference;

@@ -71,9 +71,9 @@ struct StepInput {
 ///     static constexpr bool all_throw = true        all ranks throw non_finite_error in the same step, and so tell each
 ///                                                   other which value is not finite
 ///
-/// A recipe whose hyper-parameters may differ between groups of segments has three more members: `static constexpr bool
-/// takes_groups` = true; prepare_group(input, state, place, now), called before `prepare` on the recipe of each group at
-/// place 1, 2, ... of Layout::groups; and common_settings(visit), which visits the settings that must be equal in all
+/// A recipe whose hyper-parameters may differ between groups of segments has three more members. `static constexpr bool
+/// takes_groups` is true. prepare_group(input, state, place, now) is called before `prepare` on the recipe of each
+/// group, at place 1, 2, ... of Layout::groups. common_settings(visit) visits the settings that must be equal in all
 /// groups.
 template <class R>
 concept Recipe = requires(const R& recipe) {

@@ -17,9 +17,9 @@
 
 namespace terse::detail {
 
-/// Samples of the copies, one row of each training message: their distance from the activation and, if `audit`, a
-/// hash in the message that proves that both sides have equal copies. `Active` is true if there are copies that the
-/// host can read; otherwise nothing is sampled.
+/// Samples of the copies, one row of each training message. They give the copies' distance from the activation and,
+/// if `audit`, a hash in the message, which proves that both sides have equal copies. `Active` is true if there are
+/// copies that the host can read; otherwise nothing is sampled.
 template <bool Active>
 class CopySamples {
  public:

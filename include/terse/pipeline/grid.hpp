@@ -35,7 +35,7 @@ struct GridOptions {
 /// stages.
 ///
 /// Ranks in errors (`rank()`, `culprit()`) are ranks of the channel that throws: stages for a Pipeline over `pipe()`,
-/// replicas for an Optimizer over `data()`, ranks of the world for the grid itself; `rank_of` converts them.
+/// replicas for an Optimizer over `data()`, and ranks of the world for the grid itself. `rank_of` converts them.
 /// Transports that know the whole world (Threads) name its ranks in every peer_error.
 template <Transport T>
 class Grid {
@@ -93,8 +93,8 @@ class Grid {
   ///     norm = sqrt(mean over replicas of the sum over stages of `square`)        clip_norm / max(norm, clip_norm)
   ///
   /// This norm is an upper bound of the norm of the mean gradient over all stages. In compressed steps of one stage,
-  /// Options::clip_norm bounds the same norm. `square` is the sum of squares of this rank's gradients, as a step uses them:
-  /// if there is a gradient_scale, multiply `square` by its square and the returned factor by the scale. Collective, 12
+  /// Options::clip_norm bounds the same norm. `square` is the sum of squares of this rank's gradients, as a step uses them.
+  /// If there is a gradient_scale, multiply `square` by its square and the returned factor by the scale. Collective, 12
   /// bytes to each peer. `clip_norm` is equal on all ranks; infinity for no clipping. Do not also set Options::clip_norm: it
   /// bounds the norm of one stage alone. Throws on all ranks: usage_error unless clip_norm is positive, and non_finite_error
   /// that names the first rank of the world whose square is not finite.

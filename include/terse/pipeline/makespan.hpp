@@ -40,11 +40,11 @@ struct StageTimes {
 };
 
 /// Returns the seconds of a step of `micro_batches`, from the beginning of the first pass to the end of the last one, by
-/// simulation of all passes. times(stage, micro_batch) returns a StageTimes; stages and micro-batches may differ, for
+/// simulation of all passes. times(stage, micro_batch) returns a StageTimes. Stages and micro-batches may differ, for
 /// example because padding is not sent.
 ///
-/// A stage runs its passes in the schedule's order, each as soon as its input has arrived. A stage's link carries one
-/// outgoing and one incoming message at a time, as in `Delayed`, in the order of departure, while the stage computes;
+/// A stage runs its passes in the schedule's order, each as soon as its input has arrived. As in `Delayed`, a stage's
+/// link carries one outgoing and one incoming message at a time, in the order of departure, while the stage computes.
 /// `latency` is added to each message. With GPipe and equal micro-batches the result is equal to the formula in GPipe's
 /// description. It is a lower bound if a stage must wait because of `window`. Cost O(stages^2 x actions).
 ///

@@ -23,7 +23,7 @@
 // each loss.
 //
 // NCCL requires the same length on both sides, and lengths follow from the examples. So all stages agree on the examples
-// before each batch, by messages of 16 bytes; this waits for the stream, so that no stage is a batch ahead of another.
+// before each batch, by messages of 16 bytes. This waits for the stream, so that no stage is a batch ahead of another.
 //
 // While messages are in flight, nothing may wait for the whole device, since that would wait for them: no cudaMalloc,
 // cudaFree or cudaDeviceSynchronize in a stage's passes. Up to four receives wait in kernels. If their streams share

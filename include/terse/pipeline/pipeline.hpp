@@ -76,12 +76,12 @@ class Pipeline {
   /// Throws usage_error on all stages, with nothing changed, in these cases: an example that is kept occurs twice in one
   /// micro-batch, a full memory refuses an example, `ids` is empty, or lengths are negative, above `positions`, or not one
   /// for each id. Throws wire_error if a neighbour's packet does not belong to these examples, or the neighbour's copies
-  /// differ; non_finite_error on all stages, after the last message, depending on the policy; all exceptions of the stage;
-  /// and peer_error, see the transport. The transport's deadline must be longer than a step: at its ends the pipeline
-  /// waits for all remaining passes of a slower stage.
+  /// differ. Depending on the policy, throws non_finite_error on all stages, after the last message. Throws all exceptions
+  /// of the stage, and peer_error, see the transport. The transport's deadline must be longer than a step: at its ends the
+  /// pipeline waits for all remaining passes of a slower stage.
   ///
   /// After all of these errors except this usage_error and non_finite_error the pipeline is torn: the copies of two stages
-  /// may be several messages out of step, and `train` throws until `forget()` is called or a checkpoint is loaded. Over
+  /// may be several messages out of step. `train` then throws until `forget()` is called or a checkpoint is loaded. Over
   /// NCCL, where all stages first agree on the batch, different examples are a wire_error on all stages with nothing
   /// changed, and a tear ends the transport; see nccl_lanes.hpp.
   PipelineResult train(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {

@@ -80,9 +80,9 @@ struct OneForwardOneBackward {
   }
 };
 
-/// Checks a stage's passes one by one and throws usage_error if the schedule breaks its contract: each forward pass
-/// occurs once and in order, each backward pass follows its forward pass, and at most `in_flight` are in flight. Cost
-/// O(actions).
+/// Checks a stage's passes one by one and throws usage_error if the schedule breaks its contract. Each forward pass
+/// must occur once and in order, each backward pass must follow its forward pass, and at most `in_flight` may be in
+/// flight. Cost O(actions).
 template <class S>
 void check_order(const S& schedule, int stage, int stages, index_t micro_batches) {
   const auto refuse = [&](const std::string& what) {

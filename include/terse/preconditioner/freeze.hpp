@@ -71,10 +71,10 @@ struct AtStep {
   };
 };
 
-/// The first stage ends after the first step t > max(learning_rate_warmup_steps, horizon) at which the L1 norm a(t) of the variance
-/// has settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >= threshold. horizon = 1 / (1 - beta2) is the time constant of
-/// the variance. State: horizon + 1 floats. On a device, the host waits for this norm in each step of the first stage. Source: Tang
-/// et al., "1-bit Adam", ICML 2021, section 7.1.
+/// The first stage ends when the L1 norm a(t) of the variance has settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >=
+/// threshold, at the first such step t > max(learning_rate_warmup_steps, horizon). horizon = 1 / (1 - beta2) is the time constant
+/// of the variance. State: horizon + 1 floats. On a device, the host waits for this norm in each step of the first stage. Source:
+/// Tang et al., "1-bit Adam", ICML 2021, section 7.1.
 struct VarianceRatio {
   static constexpr std::uint64_t longest_horizon = std::uint64_t{1} << 30;  // a float each
   static constexpr const char* watches = "variance";

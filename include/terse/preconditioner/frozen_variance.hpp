@@ -16,13 +16,13 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     u = clamp(direction d, -update_clip, update_clip)
 ///
-/// Elements without a learned variance at the freeze are masked: they don't move, keep no error and don't count in a scale (weight
-/// decay still applies, since it is decoupled). It is for the second stage of a two-stage method, see Staged.
+/// Elements without a learned variance at the freeze are masked: they don't move, keep no error and don't count in a scale. Weight
+/// decay still applies to them, since it is decoupled. It is for the second stage of a two-stage method, see Staged.
 ///
-/// `update_clip` bounds |direction d|. The paper has no bound (infinity). Then an element with a tiny variance above zero
-/// takes unbounded steps m / sqrt(v) as soon as the scale of its segment replaces its own momentum, and training ends in
-/// NaN. The default of 10 is far above the steps of Adam itself (about 1). `freeze` determines when the first stage is
-/// over. Source: Tang et al., "1-bit Adam", ICML 2021, algorithm 1.
+/// `update_clip` bounds |direction d|. The paper has no bound (infinity). Then the scale of a segment replaces the
+/// momentum of its elements, and an element with a tiny variance above zero takes unbounded steps m / sqrt(v): training
+/// ends in NaN. The default of 10 is far above the steps of Adam itself (about 1). `freeze` determines when the first
+/// stage is over. Source: Tang et al., "1-bit Adam", ICML 2021, algorithm 1.
 struct FrozenVariance {
   static constexpr PreconditionerFacts facts{.continues_first_stage = true};
   static constexpr std::array<const char*, 1> state{

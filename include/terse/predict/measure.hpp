@@ -24,8 +24,8 @@ class Probe {
   Probe(T& transport, index_t most_bytes)
       : transport_(transport), slowest_(transport), out_(most_bytes), in_(most_bytes) {}
 
-  /// Returns the seconds of a batch of `bytes` bytes to each of the next `peers` ranks, and as many from the `peers`
-  /// ranks before this one, beginning `shift` ranks away: the median of `rounds`, on the slowest rank.
+  /// Returns the seconds of a batch, the median of `rounds` on the slowest rank. A rank sends `bytes` bytes to each
+  /// of the next `peers` ranks, beginning `shift` ranks away, and receives as many from the `peers` ranks before it.
   double operator()(int shift, int peers, index_t bytes, int rounds) {
     sends_.clear();
     receives_.clear();
@@ -71,9 +71,9 @@ struct Trial {
 /// Measures the network between the ranks of a transport of host memory, while all of them send. Collective; all ranks get
 /// equal results. A single rank has no network: its latency is 0 and its bandwidths are infinite.
 ///
-/// Latency is measured by messages of 8 bytes to one other rank, as the mean over 4 distances. Bandwidth is measured by
-/// messages to the successor, which grow from 64 KiB until they take `seconds` or are `most_bytes`, and by up to as many
-/// bytes divided among all other ranks. The result is the median round, on the slowest rank.
+/// Latency is measured by messages of 8 bytes to one other rank, as the mean over 4 distances. Bandwidth is measured
+/// twice: by messages to the successor, which grow from 64 KiB until they take `seconds` or are `most_bytes`; and by up
+/// to as many bytes divided among all other ranks. The result is the median round, on the slowest rank.
 template <Transport T>
 Network measure_network(T& transport, const Trial& trial = {}) {
   const int others = transport.size() - 1;

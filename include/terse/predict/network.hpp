@@ -18,8 +18,8 @@ struct Network {
   /// Bandwidth of a rank, out and in at the same time, if each rank sends to one other rank.
   double bandwidth = std::numeric_limits<double>::infinity();
   /// Bandwidth of a rank if each rank sends to several others at the same time, after the first `queue` bytes of a batch,
-  /// which travel at `bandwidth`: several senders fill one receiver's queue, and data that arrives at a full queue is lost
-  /// and sent again.
+  /// which travel at `bandwidth`. Several senders then fill one receiver's queue, and data that arrives at a full queue is
+  /// lost and sent again.
   double pairs_bandwidth = std::numeric_limits<double>::infinity();
   double queue = 0;  ///< bytes of a batch that are sent before `pairs_bandwidth` applies
 };

@@ -59,10 +59,10 @@ inline double seconds(const Step& step, const Network& network, double slowdown 
   }
 }
 
-/// Returns the bandwidth of each link, in bytes per second, up to which `step` is faster than `dense`: infinity if it is
-/// always faster, 0 if it isn't even faster on the slowest link. On still faster links `step` may be faster again, if they
-/// are so fast that the local passes determine the time. `network` has the other figures: latencies, and the loss of
-/// bandwidth when all pairs send at the same time.
+/// Returns the bandwidth of each link, in bytes per second, up to which `step` is faster than `dense`. It is infinity if
+/// `step` is always faster, and 0 if it isn't even faster on the slowest link. On still faster links `step` may be faster
+/// again, if they are so fast that the local passes determine the time. `network` has the other figures: latencies, and
+/// the loss of bandwidth when all pairs send at the same time.
 inline double break_even_bandwidth(const Step& step, const Step& dense, const Network& network,
                                    double slowdown = 1) {
   const auto gain = [&](double bandwidth) {

@@ -24,8 +24,8 @@ namespace terse {
 ///     template <class T> static constexpr bool check_on()      optional: checks a transport's type T by static_assert
 ///
 /// and, if it has parameters, settings(visit). It also has a nested `template <Compressor C, ErrorFeedback F, Executor E>
-/// class Round`, one object for each exchange, whose constructor takes all memory, from (context) or (context, topology),
-/// and which runs over a RoundContext:
+/// class Round`, one object for each exchange. Its constructor takes all memory, from (context) or (context, topology).
+/// It runs over a RoundContext:
 ///
 ///     start(context, message)            evaluates, encodes, posts the first phase
 ///     advance(context, message, block)   completes the current phase, posts the next; true when all packets are here

@@ -82,8 +82,8 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 
 }  // namespace detail
 
-/// The headers of a round's packets: it stamps outgoing packets and checks received ones in place; if a rank's message was not
-/// finite, it passes that rank on from packet to packet.
+/// The headers of a round's packets: it stamps outgoing packets and checks received ones in place. If a rank's message was not
+/// finite, each later packet names that rank.
 ///
 ///     open(executor, round, rank)                         begins a round
 ///     note(executor, codec)                               records it if the encoded values were not finite
@@ -104,7 +104,7 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 ///     conclude(executor, step)                            throws errors other than flags, and returns the flags
 ///
 /// On the host, errors are thrown when they are found; damage is thrown by the next call of stamp, arrived, settle or conclude.
-/// A device only records errors, so that nothing waits for the device before `settle` does, once in a round: decoding is safe
+/// A device only records errors, so that nothing waits for the device before `settle` does, once in a round. Decoding is safe
 /// for any packet, and after an error the gate keeps its values from consumers. Packets that the device stamps after the error
 /// say so in their flags, and their receivers refuse them.
 template <Executor E>

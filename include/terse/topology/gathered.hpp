@@ -42,8 +42,8 @@ inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000;
 ///
 /// A merge is a type with three members: `merges = true`; `waits`, which is true if it copies anything to the host; optionally
 /// settings(visit). It also has a nested `template <Compressor C, ErrorFeedback F, Executor E> class State`, made from (context,
-/// merge), with consume(context, round, weights, consumer): weights, one for each rank, the largest of which is 1, and
-/// round.packets(context, first, last, weight).
+/// merge), with consume(context, round, weights, consumer). There is a weight for each rank, and the largest is 1;
+/// round.packets(context, first, last, weight) returns packets.
 template <class Merge>
 struct Gathered {
   static_assert(

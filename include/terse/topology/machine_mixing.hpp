@@ -35,8 +35,8 @@ struct MixtureInbox {
 
 TERSE_NUMERICS_END
 
-/// Mixing between machines of `ranks_per_machine` ranks each, where consecutive ranks are on one machine: the exact
-/// mean on each machine, and Mixing of those means by the graph, whose nodes are the machines,
+/// Mixing between machines of `ranks_per_machine` ranks each, where consecutive ranks are on one machine. It takes
+/// the exact mean on each machine, and then Mixing of those means by the graph, whose nodes are the machines,
 ///
 ///     z_m = mean of z_i over machine m        difference_i = sum_m' W_mm' z_m' - z_i
 ///

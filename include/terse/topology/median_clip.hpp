@@ -12,7 +12,7 @@
 
 namespace terse {
 
-/// The mean of packets after each is scaled down to at most the median of their Euclidean norms, which bounds the influence
+/// The mean of packets after each is scaled down to at most the median of their Euclidean norms. This bounds the influence
 /// of each rank, even if its message is huge:
 ///
 ///     y = 1 / W sum_i min(1, m / ||y_i||) y_i        m: the median of the norms that aren't 0, of two middle ones the lower

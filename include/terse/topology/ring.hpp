@@ -9,7 +9,7 @@
 
 namespace terse {
 
-/// Partial sums travel around the ring and are compressed again in each hop: in hop h rank r takes chunk r - h, adds its own message
+/// Partial sums travel around the ring and are compressed again in each hop. In hop h rank r takes chunk r - h, adds its own message
 /// and error to the received sum, compresses the result and passes it to its successor. Each rank compresses each chunk once, so one
 /// error of n elements is enough for all hops. After W - 1 hops rank r owns chunk r + 1, whose packet then goes around the ring once
 /// more, unchanged. The mean is the decoded sum times 1 / W; the order of the sum is that of the hops, also in full-precision

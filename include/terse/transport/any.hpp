@@ -24,7 +24,8 @@ class Channel;
 /// of a mailbox.
 ///
 /// For device memory it may contain Nccl or ThroughHost, and makes only the promises that both of them keep: one channel
-/// for all messages, as if they were in a stream's order, and `synchronize()`, which returns at once if they are not.
+/// for all messages, as if they were in a stream's order, and `synchronize()`. If they are not in a stream's order, it
+/// returns at once.
 template <class Memory>
 class AnyTransportOf {
   static constexpr bool on_host = std::same_as<Memory, terse::memory::host>;

@@ -101,7 +101,7 @@ class CheckedGather {
 }  // namespace detail
 
 /// A gather that shows every rank the value of every other rank, in rank order. Collective. Construction takes all
-/// memory; calls allocate nothing. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum: damage on the
+/// memory; calls allocate nothing. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum. Damage on the
 /// way is a wire_error that names the rank and, if one is given, the optimizer's `step`.
 template <class Value, Transport T>
 class Assembly {

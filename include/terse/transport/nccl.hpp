@@ -22,13 +22,13 @@
 namespace terse {
 
 /// A transport whose ranks have one GPU each, over NCCL. Buffers are in device memory, and all work is in the order of
-/// one stream: an exchange sends the results of earlier work on it, and later work sees the received data.
+/// one stream. An exchange sends the results of earlier work on it, and later work sees the received data.
 ///
 /// The host does not wait for messages. `exchange` returns when they are enqueued; for the first message between two
 /// ranks this requires both ranks. `Ticket::wait()` only checks for errors. To wait with a deadline, call
 /// `synchronize()`. A plain cudaStreamSynchronize has no deadline and never returns if a peer is gone.
 ///
-/// Messages are sent with the receiver's room, since NCCL requires equal lengths on both sides: for a `Receive` with
+/// Messages are sent with the receiver's room, since NCCL requires equal lengths on both sides. For a `Receive` with
 /// `up_to` all `room` bytes arrive, so a `Send`'s buffer must have that many.
 ///
 /// Errors: if a peer is gone or late, a peer_error is thrown, whose culprit is -1 unless there are two ranks, because

@@ -24,7 +24,7 @@ namespace terse {
 /// One transport made of two: `inside` among the ranks of a node, such as Threads of a process or Nccl on a machine, and
 /// `across` among the ranks with equal numbers on all nodes, such as Mpi between processes. Rank r has number r mod L on
 /// node r / L, for nodes of L ranks. It is for Hierarchical, whose messages stay on one level, and for methods that only
-/// gather and agree; a message between two ranks on different nodes and with different numbers is a usage_error.
+/// gather and agree. A message between two ranks on different nodes and with different numbers is a usage_error.
 ///
 ///     terse::Nodes nodes(std::move(thread), terse::Mpi(communicator_of_this_thread));
 ///

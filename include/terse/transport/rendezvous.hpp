@@ -25,7 +25,7 @@ namespace terse {
 /// is never replaced.
 ///
 /// The file appears whole (it is written under another name, then renamed), can be read only by its owner, and ends
-/// with a checksum: a file that was cut off or has changed since is refused.
+/// with a checksum. A file that was cut off or has changed since is refused.
 struct Rendezvous {
   std::string path;  ///< in an existing folder; absolute if the program changes its working folder
   std::string run;   ///< 1 to 100 characters: letters, digits, and . _ : -
@@ -39,9 +39,9 @@ struct Rendezvous {
   /// damaged file or one of this run, or can't be written.
   void publish(std::span<const std::byte> bytes) const;
 
-  /// Waits until rank 0 has published, and fills `bytes`; for the other ranks. Throws peer_error, which names rank 0
-  /// and the file's state, after `deadline`; usage_error for a file that is no rendezvous, is damaged or can't be
-  /// read; mismatch_error if rank 0 has another number of ranks or of bytes.
+  /// Waits until rank 0 has published, and fills `bytes`; for the other ranks. After `deadline`, throws peer_error,
+  /// which names rank 0 and the file's state. Throws usage_error for a file that is no rendezvous, is damaged or
+  /// can't be read, and mismatch_error if rank 0 has another number of ranks or of bytes.
   void fetch(std::span<std::byte> bytes, Deadline deadline) const;
 
   /// Removes the file if it is still this run's; for rank 0, after all have read it.

@@ -10,7 +10,8 @@
 #include "terse/device/verbs/arriving.hpp"
 
 // The verbs for executors that run kernels on a grid of thread blocks: `executor::cuda` on a device, and
-// `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
+// `executor::emulated` on the host. The latter runs the same kernels, for tests and debuggers. Such an executor E
+// has
 //
 //     E::grid == true, E::memory; E::staging, host memory with fast copies to and from E::memory
 //     launch(kernel, blocks)                   runs kernel(block, shared) in `blocks` blocks of 256 threads, or as many as
@@ -21,7 +22,7 @@
 //     synchronize()                            returns when all of this is done
 //
 // A kernel is a trivially copyable struct with `Shared`, the shared memory of a block's threads, and a `cooperative`
-// constant: true if its threads wait for each other, by these functions of the block:
+// constant. It is true if its threads wait for each other, by these functions of the block:
 //
 //     sync()
 //     ballot(bit), shuffle(word, from)         among the 32 threads of a warp, all of which take part

@@ -8,8 +8,8 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/device/verbs/last_block.hpp"
 
-// Selection by magnitude on a grid in many units of any sizes at once, with the host's picks and as many launches for
-// all units as for one; see executor/select.hpp. The picks are a function of the values alone, and all counts are
+// Selection by magnitude on a grid, in many units of any sizes at once. It gives the host's picks, with as many
+// launches for all units as for one; see executor/select.hpp. The picks depend only on the values, and all counts are
 // integers, so the order of threads has no effect.
 
 namespace terse::detail {
