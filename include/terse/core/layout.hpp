@@ -104,8 +104,9 @@ class Range {
 class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
-  /// that overflows, a hidden segment of less than two dimensions, a learning rate scale or weight decay that is
-  /// negative or not finite, or a name that is taken or isn't UTF-8, which checkpoints require.
+  /// that overflows, and a hidden segment of less than two dimensions. It is also thrown for a learning rate scale or
+  /// weight decay that is negative or not finite, and for a name that is taken or isn't UTF-8, which checkpoints
+  /// require.
   TERSE_COLD Layout& add(Segment segment);
 
   /// Changes a segment's scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.

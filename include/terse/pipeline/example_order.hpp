@@ -12,7 +12,7 @@
 namespace terse {
 
 /// The order of a replica's examples in an epoch. Of the ids [0, count) replica r has r, r + replicas, r + 2 replicas,
-/// ..., and equally in every epoch, so that copies of activations are found again. Their order is shuffled in each
+/// ..., the same ids in every epoch, so that copies of activations are found again. Their order is shuffled in each
 /// epoch (Fisher and Yates). The order depends only on (seed, epoch, replica) and the counts, so every stage of a
 /// replica computes it without a message; seed and epoch are equal on all ranks.
 ///

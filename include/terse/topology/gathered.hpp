@@ -30,7 +30,7 @@ inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000;
 ///     Gathered<Radial<>>                               norms and directions of each segment averaged separately
 ///
 /// `weight` points to the weight of this rank's message, such as the number of its examples or tokens since the last exchange. The
-/// user sets it, to a different value on each rank. It is read when a message is made, and does not belong to the hyper-parameters
+/// user sets it, and it may differ between ranks. It is read when a message is made, and does not belong to the hyper-parameters
 /// on which ranks agree. Either all ranks have a weight or none has one: then all messages count equally. Merges use weights, too.
 /// The weight takes 8 bytes of each packet. Throws usage_error if it is below 0 or not finite, and, on all ranks, if all weights
 /// are 0.

@@ -50,7 +50,7 @@ class Nccl {
     Ticket(Ticket&&) = default;
     Ticket& operator=(Ticket&&) = default;
 
-    /// Returns true: only the stream's order needs a wait. Throws as `exchange` does if NCCL has met an error.
+    /// Returns true, since the stream orders all work. Throws as `exchange` does if NCCL has met an error.
     bool ready() {
       Channel::Lock lock = channel_->open();
       channel_->done(lock, channel_->comm);

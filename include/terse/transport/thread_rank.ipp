@@ -232,7 +232,7 @@ TERSE_CORE bool Threads::advance(Batch& batch, std::unique_lock<std::mutex>& loc
 
 TERSE_CORE bool Threads::advance_all(std::unique_lock<std::mutex>& lock) {
   bool released = false;
-  // By index: another thread of this rank may post while a copy runs without the lock.
+  // Loops by index, because another thread of this rank may post while a copy runs without the lock.
   std::vector<Batch*>& batches = shared_->under_way[world(rank_)];
   for (std::size_t k = 0; k < batches.size(); ++k)
     if (batches[k]->poster == std::this_thread::get_id() && advance(*batches[k], lock)) released = true;

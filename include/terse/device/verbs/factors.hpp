@@ -33,8 +33,8 @@ struct BlockVector {
     float factor = 1;
   };
 
-  /// Takes the step and returns the dot product to all threads, summed in the shape of a row's product with a vector.
-  /// All threads multiply, and 16 of them add each block of 4096 elements.
+  /// Takes the step and returns the dot product to all threads; its order of summation is that of a row's product
+  /// with a vector. All threads multiply, and 16 of them add each block of 4096 elements.
   template <class Block>
   TERSE_HD static float dot(Block& block, Shared& shared, const Step& step, index_t count) {
     const int thread = block.thread(), strip = thread / Strip::width;
