@@ -18,7 +18,7 @@
 #include <utility>
 
 /// A compressor: the library's signs, read from the sign bit, so that the code of -0 is another one.
-struct TopBit : terse::SignBit<terse::RootMeanSquare> {
+struct TopBit : terse::quantizer::SignBit<terse::RootMeanSquare> {
   TERSE_HD static std::uint32_t code(float value, float, std::uint32_t) {
     return ~std::bit_cast<std::uint32_t>(value) >> 31;
   }

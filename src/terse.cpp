@@ -38,6 +38,7 @@
 #include "terse/transport/thread_rank.ipp"
 #include "terse/transport/thread_shared.ipp"
 #include "terse/transport/threads.ipp"
+#include "terse/transport/trace.ipp"
 #include "terse/transport/watchdog.ipp"
 
 const char TERSE_CORE_SYMBOL = 0;

@@ -22,7 +22,7 @@ void step_all(T& transport, view<float> parameters) {
 }
 inline void host(Threads& threads, Metered<Threads>& metered, AnyTransport& any, view<float> parameters) {
   step_all<Adam<>, OneBitAdam<>, MomentumSgd<>, OneBitAdam<AllGather>, OneBitAdam<Ring>,
-           OneBitAdam<Packed<SignBit<MeanAbs>, PerBlock<64>>>, OneBitLamb<>, ZeroOneAdam<>, Lamb<>,
+           OneBitAdam<Packed<quantizer::SignBit<MeanAbs>, PerBlock<64>>>, OneBitLamb<>, ZeroOneAdam<>, Lamb<>,
            LocalSgd<MomentumSgd<>>>(threads, parameters);
   step_all<Adam<>, OneBitAdam<>>(metered, parameters);
   step_all<Adam<>>(any, parameters);

@@ -4,7 +4,7 @@
 import re
 
 FULL_SIZE = 256 << 20
-PASSES = [("1-bit Adam", "momentum + error + scale"), ("1-bit Adam", "bits + error"), ("1-bit Adam", "decode + update"),
+PASSES = [("1-bit Adam", "momentum + error + scale + bits"), ("1-bit Adam", "decode + update"),
           ("1-bit Adam per block", "momentum + error + scale + bits"), ("1-bit Adam per block", "decode + update")]
 SEPARATE = "1-bit Adam, a pass for each operation"
 # A line of bench_gpu_steps: floats, microseconds by graph, and the floor's part of them.

@@ -130,14 +130,13 @@ void measure_steps(E ex, Report<Clock>& report, index_t n) {
     for_each(ex, range, CopyOver{rank.g.data(), other.data()});
   });
   add("for_each", "x[i] *= a", 2 * stream, [&] { for_each(ex, range, Stretch{other.data(), 1.0001F}); });
-  add("1-bit Adam", "momentum + error + scale", 4 * stream, [&] { segment.measure(); });
-  add("1-bit Adam", "bits + error", 2 * stream + bits, [&] { segment.encode(); });
+  add("1-bit Adam", "momentum + error + scale + bits", 4 * stream + bits, [&] { segment.measure(); });
+  add("1-bit Adam", "bits into packets", 2 * bits, [&] { segment.encode(); });
   add("1-bit Adam", "decode + update", 4 * stream + bits, [&] { segment.update(); });
-  add("1-bit Adam", "three local passes", 10 * stream + 2 * bits, [&] { segment.all(); });
+  add("1-bit Adam", "three local passes", 8 * stream + 4 * bits, [&] { segment.all(); });
   // As after a freeze that has left elements out, though here all take part, so that the times can be compared.
-  add("1-bit Adam, masked", "momentum + error + scale", 4 * stream + mask,
+  add("1-bit Adam, masked", "momentum + error + scale + bits", 4 * stream + bits + mask,
       [&] { segment.measure(everything); });
-  add("1-bit Adam, masked", "bits + error", 2 * stream + bits + mask, [&] { segment.encode(everything); });
   add("1-bit Adam, masked", "decode + update", 4 * stream + bits + mask, [&] { segment.update(everything); });
   add("1-bit Adam per block", "momentum + error + scale + bits", 4 * stream + bits + scales,
       [&] { blocks.encode(); });
@@ -147,7 +146,7 @@ void measure_steps(E ex, Report<Clock>& report, index_t n) {
   add("1-bit Adam per block, masked", "decode + update", 4 * stream + bits + scales + mask,
       [&] { blocks.update(everything); });
   add("1-bit Adam per block", "two local passes", 8 * stream + 2 * (bits + scales), [&] { blocks.all(); });
-  add("1-bit Adam", "owner of n / 4, 4 packets", stream + bits + bits / 4, [&] { owner.serve(); });
+  add("1-bit Adam", "owner of n / 4, 4 packets", stream / 2 + bits + 3 * bits / 4, [&] { owner.serve(); });
   add("1-bit Adam per block", "owner of n / 4, 4 packets", stream / 2 + bits + bits / 4 + scales + scales / 4,
       [&] { block_owner.serve(); });
   add("Adam", "update", 7 * stream, [&] { for_each(ex, range, rank.adam()); });
@@ -171,7 +170,9 @@ void measure_compressors(E ex, Report<Clock>& report, index_t n) {
     if constexpr (Traits<C>::tracks) {
       CompressorPasses<C, Residual, E> tracked(ex, layout, samples.data(), x.data());
       lines.push_back(
-          {name, "encode with residual", (1 + 2 * passes) * stream + codes, [&] { tracked.send(); }});
+          {name, "encode with residual",
+           detail::CodesWithoutScale<C>::value ? 3 * stream + 3 * codes : (1 + 2 * passes) * stream + codes,
+           [&] { tracked.send(); }});
       report.measure("compressor", n, std::move(lines));
     } else {
       report.measure("compressor", n, std::move(lines));

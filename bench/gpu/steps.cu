@@ -186,9 +186,9 @@ bool run(const Settings& settings) {
       };
       for (const index_t slices : settings.slices) {
         line("Adam", Adam<>{}, slices, 7.0 * ranks);
-        // The three local passes of each rank, two over a chunk, whose owner reads all ranks' packets, and the bits.
+        // The local passes of each rank, one over a chunk, whose owner reads all ranks' packets, and the bits.
         line("1-bit Adam, compressed", OneBitAdam<>{.preconditioner = {.freeze = AtStep{2}}}, slices,
-             10.0 * ranks + 4 + (3.0 * ranks + 1) / 32);
+             8.0 * ranks + 2 + (5.0 * ranks + 3) / 32);
       }
     }
   cudaStreamDestroy(stream);

@@ -67,8 +67,8 @@ void add_lines(std::vector<Line>& lines, Rank<executor::cuda>& rank, index_t n) 
   lines.push_back({name, "x[i] *= a", 2 * stream, [=, &rank] {
                      for_each(ex, rank.layout.range(), Stretch{rank.v.data(), 1.0001F});
                    }});
-  lines.push_back({name, "momentum + error + scale", 4 * stream, [=] { passes->measure(); }});
-  lines.push_back({name, "bits + error", 2 * stream + bits, [=] { passes->encode(); }});
+  lines.push_back({name, "momentum + error + scale + bits", 4 * stream + bits, [=] { passes->measure(); }});
+  lines.push_back({name, "bits into packets", 2 * bits, [=] { passes->encode(); }});
   lines.push_back({name, "decode + update", 4 * stream + bits, [=] { passes->update(); }});
   lines.push_back({name, "Adam", 7 * stream, [=, &rank] { for_each(ex, rank.layout.range(), rank.adam()); }});
 }

@@ -134,7 +134,7 @@ class Boundary {
   Envelope<Host> envelope_;
   const float* samples_;
   buffer<float> activations_;
-  std::vector<RowVisit> visits_;
+  std::vector<terse::detail::RowVisit> visits_;
   std::uint64_t sent_ = 0, read_ = 0;
 };
 

@@ -53,7 +53,7 @@ struct ChunkPackets;
 /// any transport, without a topology. Owns the feedback's state; takes all memory at construction.
 template <Compressor C, ErrorFeedback F, Executor E>
 class Codec {
-  static_assert(check_compressor<C>() && check_feedback<C, F>());
+  static_assert(check_compressor<C>() && detail::check_feedback<C, F>());
   static_assert(!Traits<C>::keyed,
                 "terse: this compressor decodes against the reader's own vector (Lattice, Moniqua), so its "
                 "packets can't be "
@@ -84,7 +84,7 @@ class Codec {
   /// lent state must call settle_errors() before it walks the state.
   TERSE_COLD void compute_errors_late() {
     if constexpr (may_be_late)
-      if (detail::LateErrors<C>::can_cover(covered_)) late_.emplace(covered_);
+      if (detail::LateErrors<C, E>::can_cover(covered_)) late_.emplace(covered_);
   }
   TERSE_COLD void settle_errors() {
     if constexpr (may_be_late)
@@ -112,14 +112,16 @@ class Codec {
   void measure(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message) {
     if constexpr (is_measured()) {
       if constexpr (may_be_late && !reports<M>) {
-        if (late_ && portion.compressed.elements() == covered_.elements()) {
-          auto errors = late_->errors(state().view());
-          using Compensate = detail::Compensate<decltype(message.compressed), decltype(errors)>;
-          compressor_.measure(executor_, workspace_, portion.compressed, mask,
-                              arrived(portion.compressed, inbox), Compensate{message.compressed, errors},
-                              bad_.data(), late_->codes());
-          return late_->measured(covered_, view<const typename C::Scale>(workspace_.scales.all()),
-                                 errors.hold);
+        using Errors = detail::LateView<typename C::Quantizer>;
+        using Compensate = detail::Compensate<decltype(message.compressed), Errors>;
+        if constexpr (detail::CodedBy<Compensate, E>) {
+          if (late_ && portion.compressed.elements() == covered_.elements()) {
+            const Errors errors = late_->errors(state().view());
+            compressor_.measure(executor_, workspace_, portion.compressed, mask,
+                                arrived(portion.compressed, inbox), Compensate{message.compressed, errors},
+                                bad_.data(), late_->samples());
+            return late_->measured(errors.hold);
+          }
         }
       }
       settle_errors();
@@ -242,12 +244,12 @@ class Codec {
 
   using Workspace = typename decltype(workspace_type<C>())::type;
 
-  static constexpr bool may_be_late = detail::has_late_errors<C, F, E>();
+  static constexpr bool may_be_late = detail::has_late_errors<C, F>();
   struct NeverLate {};
   template <class Any>
   static auto late_type() {
-    if constexpr (detail::has_late_errors<Any, F, E>())
-      return std::type_identity<detail::LateErrors<Any>>{};
+    if constexpr (detail::has_late_errors<Any, F>())
+      return std::type_identity<detail::LateErrors<Any, E>>{};
     else
       return std::type_identity<NeverLate>{};
   }
@@ -268,8 +270,7 @@ class Codec {
                        const EncodeContext& context, index_t first_unit, std::byte* section) {
     if constexpr (may_be_late)
       if (late_ && late_->coded())
-        return compressor_.encode(executor_, workspace_, range, late_->code_data(), late_->begin(),
-                                  first_unit, section);
+        return compressor_.encode(executor_, workspace_, range, late_->codes(), first_unit, section);
     compressor_.encode(executor_, workspace_, range, mask, reporting(message), first_unit, context, section);
   }
 
@@ -277,6 +278,9 @@ class Codec {
   template <class M, class In, class Told>
   void encode_placed(detail::PlacedRanges sections, Mask<typename E::memory> mask, In&& inbox,
                      const M& message, const EncodeContext& context, std::byte* base, Told told) {
+    if constexpr (may_be_late)
+      if (late_ && late_->coded())
+        return compressor_.encode_together(executor_, workspace_, sections, late_->codes(), base);
     if constexpr (is_measured())
       compressor_.encode_together(executor_, workspace_, sections, mask, reporting(message), context, base);
     else

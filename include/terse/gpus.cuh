@@ -9,7 +9,7 @@
 
 namespace terse::cuda {
 
-using Rank = GpuRankWith<executor::cuda>;
+using Rank = detail::GpuRankWith<executor::cuda>;
 
 /// Runs `body(rank)`, with a `cuda::Rank&`, in a thread for each GPU of this machine: see terse::on_all_gpus.
 template <class Body>

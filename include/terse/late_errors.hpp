@@ -10,10 +10,11 @@
 #include "terse/compressor/packed.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/executor/sinks.hpp"
+#include "terse/executor/streams.hpp"
 
 // Errors that are computed when they are read. With Residual e = y - C(y); if codes don't depend on the scale, C(y) follows
 // from y and its unit's scale. So the last message y may stay in memory until the next one is computed from it. That saves a pass: two of
-// the ten streams of n floats that a step of 1-bit Adam moves on a host.
+// the ten streams of n floats that a step of 1-bit Adam moves.
 
 namespace terse::detail {
 
@@ -27,16 +28,20 @@ struct CodesWithoutScale<Packed<Q, G>>
                          !std::is_empty_v<typename Q::Statistic::Scale>> {
 };
 
-template <class C, class F, class E>
+template <class C, class F>
 constexpr bool has_late_errors() {
-  return !GridExecutor<E> && std::is_same_v<F, Residual> && CodesWithoutScale<C>::value;
+  return std::is_same_v<F, Residual> && CodesWithoutScale<C>::value;
 }
+/// Functors whose samples E's `reduce` can code: on a device only those that name their streams.
+template <class F, class E>
+concept CodedBy = !GridExecutor<E> || NamesStreams<F>;
 
 TERSE_NUMERICS_BEGIN
 
 /// Residual's view with y stored in place of e. Masked elements, whose error is 0, hold NaN, a value that no message has.
 template <class Q>
 struct LateView : Residual::View {
+  using StreamsOf = LateView;
   using Scale = typename Q::Statistic::Scale;
   const Scale* scales = nullptr;  // of the last round, one for each segment, starting at segment `first`
   index_t first = 0;
@@ -67,7 +72,7 @@ struct SettleErrors {
 TERSE_NUMERICS_END
 
 /// A codec's memory for late errors: the codes of a round between measuring and encoding, and its scales until the next round.
-template <class C>
+template <class C, Executor E>
 class LateErrors {
   using Q = typename C::Quantizer;
   using Scale = typename C::Scale;
@@ -77,7 +82,7 @@ class LateErrors {
       : begin_(covered.begin_offset()),
         codes_((covered.end_offset() - begin_) / 8 * Q::bits, unwritten),
         first_(covered.pieces().front().segment),
-        scales_(static_cast<std::size_t>(covered.pieces().back().segment - first_ + 1)) {}
+        scales_(covered.pieces().back().segment - first_ + 1) {}
 
   /// Checks whether each segment has one piece.
   static bool can_cover(const Range& covered) {
@@ -90,37 +95,32 @@ class LateErrors {
 
   /// Returns the state's view, for `measure`.
   LateView<Q> errors(const Residual::View& state) const { return {state, scales_.data(), first_}; }
-  CodeSamples<Q> codes() { return {codes_.data(), begin_}; }
-  /// Called after `measure`: the state holds messages with these scales, one for each piece of `covered` or one for all.
-  void measured(const Range& covered, view<const Scale> scales, bool hold) {
-    const std::vector<Piece>& pieces = covered.pieces();
-    for (std::size_t k = 0; k < pieces.size(); ++k)
-      scales_[static_cast<std::size_t>(pieces[k].segment - first_)] =
-          hold ? Scale{} : scales[scales.size() == 1 ? 0 : static_cast<index_t>(k)];
+  CodeSamples<Q> samples() { return {codes_.data(), begin_}; }
+  /// Called after `measure`: the state holds messages, whose scales are noted as they are encoded.
+  void measured(bool hold) {
+    hold_ = hold;
     settled_ = false;
     coded_ = true;
   }
   bool coded() const { return coded_; }
-  /// Returns the codes of the arena indices from begin() on, see Packed::encode.
-  const std::byte* code_data() const { return codes_.data(); }
-  index_t begin() const { return begin_; }
+  MeasuredCodes<Q::bits, Scale> codes() { return {codes_.data(), begin_, scales_.data(), first_, hold_}; }
 
   /// Replaces messages by errors in the state, as if errors had been written in each round.
-  template <Executor E>
   void settle(const E& executor, const Range& covered, const Residual::View& state) {
     coded_ = false;
     if (settled_) return;
     for_each(executor, covered, SettleErrors<Q>{errors(state)});
-    std::fill(scales_.begin(), scales_.end(), Scale{});
-    settled_ = true;
+    fill(executor, scales_.all(), Scale{});
+    // Replays of a record on a device don't pass through here.
+    settled_ = !GridExecutor<E>;
   }
 
  private:
   index_t begin_;
-  buffer<std::byte> codes_;
+  buffer<std::byte, typename E::memory> codes_;
   index_t first_;  // first segment
-  std::vector<Scale> scales_;
-  bool settled_ = true, coded_ = false;
+  buffer<Scale, typename E::memory> scales_;
+  bool settled_ = true, coded_ = false, hold_ = false;
 };
 
 }  // namespace terse::detail

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 
+#include "terse/core/vector.hpp"
 #include "terse/error_feedback/concept.hpp"
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/concept.hpp"
@@ -27,6 +28,16 @@ Message(Compressed, Exact) -> Message<Compressed, Exact>;
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
+
+/// A message or a consumer, used both directly and as the first of several vectors that are sent together.
+template <class F>
+struct OneVector : Message<F, F> {
+  OneVector vector(Vector<0>) const { return *this; }
+};
+template <class F>
+OneVector<F> one_vector(const F& f) {
+  return {{f, f}};
+}
 
 /// Views that are notified of masked messages.
 template <class View>

@@ -34,11 +34,12 @@ constexpr index_t slice_bytes_of(index_t wanted, bool in_stream_order, bool comp
   if (wanted != automatic_slices) return wanted;
   return !in_stream_order ? index_t{16} << 20 : compressed ? 0 : index_t{512} << 20;
 }
-}  // namespace detail
 
 /// Cuts a range into slices of about `bytes` bytes of fp32, the last elements first, since gradients become ready in that order; 0
 /// for one slice. Cuts at multiples of 64 elements or, if `whole_segments`, only between pieces. The cuts are equal on all ranks.
 TERSE_COLD std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments = false);
+
+}  // namespace detail
 
 /// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are cut
 /// separately, so that both kinds are divided evenly.

@@ -6,6 +6,8 @@
 
 namespace terse {
 
+namespace detail {
+
 TERSE_CORE std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments) {
   constexpr index_t width = sizeof(float);
   const index_t slice = std::max(bytes / width, alignment);
@@ -30,6 +32,8 @@ TERSE_CORE std::vector<Range> slices_of(const Range& range, index_t bytes, bool 
   std::reverse(slices.begin(), slices.end());
   return slices;
 }
+
+}  // namespace detail
 
 TERSE_CORE void Plan::cut(int parts) {
   std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);

@@ -34,8 +34,8 @@ Layout layers() {
 
 /// Signs whose codes might depend on the scale, for all that the library knows: errors are written in each round.
 template <class S>
-struct AnySign : SignBit<S> {};
-struct AnyTwoMeans : TwoMeanBit {};
+struct AnySign : quantizer::SignBit<S> {};
+struct AnyTwoMeans : quantizer::TwoMeanBit {};
 static_assert(detail::CodesWithoutScale<Sign>::value &&
               !detail::CodesWithoutScale<Packed<AnySign<MeanAbs>, Whole>>::value);
 
@@ -204,7 +204,7 @@ TEST_CASE("what must change nothing changes nothing, in whatever order it happen
   constexpr FrozenVariance soon{.freeze = AtStep{12}};
   const auto alike = [](const auto& recipe, int ranks) { live(recipe, recipe, ranks); };
   alike(Adam<>{}, 2);
-  alike(OneBitAdam<Packed<SignBit<MeanAbs>, PerBlock<64>>>{.preconditioner = soon}, 2);
+  alike(OneBitAdam<Packed<quantizer::SignBit<MeanAbs>, PerBlock<64>>>{.preconditioner = soon}, 2);
   alike(ErrorFeedbackSgd<TopK<>, HeavyBall>{.compressor = {.selection = {.ratio = 0.1}},
                                             .error_feedback = {.decay = 0.9F, .follows_rate = true}},
         3);

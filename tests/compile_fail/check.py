@@ -64,7 +64,13 @@ CASES = {
     "TWO_FOLLOW_THE_RATE": r"terse: nested local methods must not follow the learning rate",
     "POLICY_INSIDE": r"terse: this is a policy, and local methods expect an inner optimizer first",
     "TOGETHER_IN_DILOCO": r"terse: this named optimizer fixes a policy of this kind",
+    "DILOCO_ON_A_CHANGING_GRAPH": r"terse: DiLoCo over a graph needs one that is fixed and symmetric, such as Gossip",
+    "DILOCO_COMPRESSED_OVER_A_GRAPH": r"terse: over a graph DiLoCo's ranks send their anchors, which don't become small: take Dense",
     "BARE_QUANTIZER": r"terse: this argument is a quantizer, not a compressor. Packed makes a compressor of it",
+    "BARE_SELECTION": r"terse: this argument is a selection, not a compressor. Sparse makes a compressor of it",
+    "BARE_SELECTION_CHECKED": r"is a selection, not a compressor. .* Sparse<Selection, Dense, PerSegment>",
+    "MIXING_RULE_IN_A_MEAN": r"terse: a MixingRule, .* takes means over all ranks: write ParameterMixing<...>",
+    "MOMENTUM_IN_A_MIXTURE": r"terse: a MomentumCorrection and a Preconditioner are for means .* write Averaging<...>",
     "COMPRESSED_NATIVE": r"terse: a transport's own collectives add floats, so Native carries full-precision messages only",
     "PLAIN_AVERAGE_IN_FRAGMENTS": r"terse: this outer rule takes its mean at once \(PlainAverage, OuterMomentum\), and here",
     "PULL_BACK_IN_FRAGMENTS": r"terse: this outer rule \(PullBack, DelayCorrection, LateSign\) merges a mean when it sends",
@@ -126,11 +132,20 @@ CASES = {
 }
 
 
+# As above, and it must be the only error: compiled alone.
+ONLY_ERRORS = {
+    "MISSPELT_FACTS": r"error: .* .vektors.",
+}
+CASES |= ONLY_ERRORS
+
+
 def groups():
     """The cases, several to a compilation, none with words that another of its group would show."""
-    found = []
+    found = [[case] for case in ONLY_ERRORS]
     for case, words in CASES.items():
-        for group in found:
+        if case in ONLY_ERRORS:
+            continue
+        for group in found[len(ONLY_ERRORS):]:
             if all(CASES[other] != words for other in group):
                 group.append(case)
                 break
@@ -157,6 +172,9 @@ def judge(case, code, output):
         return "compiles"
     if not re.search(CASES[case], output):
         return f"fails without the words /{CASES[case]}/"
+    errors = len(re.findall(r"\berror: ", output))
+    if case in ONLY_ERRORS and errors != 1:
+        return f"ends in {errors} errors"
     return None
 
 

@@ -31,6 +31,13 @@ struct Halves {
 #endif
 };
 
+/// A mixing rule that misspells one of its facts.
+struct Misspelt : terse::MixedGradient {
+#if defined(CASE_MISSPELT_FACTS)
+  static constexpr terse::MixingFacts facts{.vektors = 1};
+#endif
+};
+
 /// A recipe that does not say its hyper-parameters.
 struct Mute {
   void check() const {}
@@ -458,8 +465,29 @@ int main() {
     static_cast<void>(recipe);
   }
 #endif
+#if defined(CASE_DILOCO_ON_A_CHANGING_GRAPH)
+  static_cast<void>(terse::DiLoCo<terse::MomentumSgd<>, terse::Mixing<terse::graph::OnePeerExponential>>{});
+#endif
+#if defined(CASE_DILOCO_COMPRESSED_OVER_A_GRAPH)
+  static_cast<void>(terse::DiLoCo<terse::MomentumSgd<>, terse::Gossip, terse::Uniform<8>>{});
+#endif
 #if defined(CASE_BARE_QUANTIZER)
-  static_cast<void>(terse::Adam<terse::SignBit<terse::MeanAbs>>{});
+  static_cast<void>(terse::Adam<terse::quantizer::SignBit<terse::MeanAbs>>{});
+#endif
+#if defined(CASE_BARE_SELECTION)
+  static_cast<void>(terse::ErrorFeedbackSgd<terse::Largest>{});
+#endif
+#if defined(CASE_BARE_SELECTION_CHECKED)
+  static_cast<void>(terse::check_compressor<terse::Strata<false>>());
+#endif
+#if defined(CASE_MISSPELT_FACTS)
+  static_cast<void>(terse::ParameterMixing<Misspelt>{});
+#endif
+#if defined(CASE_MIXING_RULE_IN_A_MEAN)
+  static_cast<void>(terse::Averaging<terse::MixedGradient>{});
+#endif
+#if defined(CASE_MOMENTUM_IN_A_MIXTURE)
+  static_cast<void>(terse::ParameterMixing<terse::HeavyBall>{});
 #endif
 #if defined(CASE_COMPRESSED_NATIVE)
   static_cast<void>(terse::OneBitAdam<terse::Native>{});

@@ -309,8 +309,8 @@ void check_uniform() {
   const double scale = static_cast<double>(s);
   const Floats x = heavy(300, 9), y = light(300, 10);
 
-  using Even = UniformLevels<Bits, Nearest, Symmetric, MaxAbs>;
-  using EvenMean = UniformLevels<Bits, Stochastic, Symmetric, MaxAbs>;
+  using Even = quantizer::UniformLevels<Bits, Nearest, Symmetric, MaxAbs>;
+  using EvenMean = quantizer::UniformLevels<Bits, Stochastic, Symmetric, MaxAbs>;
   const int top = Bits == 1 ? 1 : (1 << (Bits - 1)) - 1;
   std::vector<double> book;
   for (int t = -top; t <= top; ++t)
@@ -320,34 +320,34 @@ void check_uniform() {
   CHECK(book_of<Even>(s).front() == -scale);
   for (const Floats& values : {x, y}) {
     check_nearest<Even>(values);
-    check_nearest<UniformLevels<Bits, Nearest, Symmetric, TwoRootMeanSquares>>(values);
+    check_nearest<quantizer::UniformLevels<Bits, Nearest, Symmetric, TwoRootMeanSquares>>(values);
   }
   check_all<Even>();
   check_all<EvenMean>();
-  check_all<UniformLevels<Bits, Nearest, Symmetric, TwoRootMeanSquares>>();
-  check_all<UniformLevels<Bits, Stochastic, Symmetric, TwoRootMeanSquares>>();
+  check_all<quantizer::UniformLevels<Bits, Nearest, Symmetric, TwoRootMeanSquares>>();
+  check_all<quantizer::UniformLevels<Bits, Stochastic, Symmetric, TwoRootMeanSquares>>();
   const double step = Bits == 1 ? 2 * scale : scale / top;
   for (const float part : {1.0F, -1.0F, 0.9999F, -0.77F, 0.5F, 0.123456F, -0.0101F, 3e-6F, 0.0F})
     check_mean<EvenMean>(part * s, s, step);
   CHECK(EvenMean::unbiased);
   CHECK(!Even::unbiased);
-  CHECK(!UniformLevels<Bits, Stochastic, Symmetric, TwoRootMeanSquares>::unbiased);
+  CHECK(!quantizer::UniformLevels<Bits, Stochastic, Symmetric, TwoRootMeanSquares>::unbiased);
 
   if constexpr (Bits >= 2) {
-    using Odd = UniformLevels<Bits, Nearest, Asymmetric, MaxAbs>;
-    using OddMean = UniformLevels<Bits, Stochastic, Asymmetric, MaxAbs>;
+    using Odd = quantizer::UniformLevels<Bits, Nearest, Asymmetric, MaxAbs>;
+    using OddMean = quantizer::UniformLevels<Bits, Stochastic, Asymmetric, MaxAbs>;
     const int half = 1 << (Bits - 1);
     book.clear();
     for (int t = -half; t < half; ++t) book.push_back(scale * t / half);
     CHECK(close(book_of<Odd>(s), book));
     for (const Floats& values : {x, y}) {
       check_nearest<Odd>(values);
-      check_nearest<UniformLevels<Bits, Nearest, Asymmetric, TwoRootMeanSquares>>(values);
+      check_nearest<quantizer::UniformLevels<Bits, Nearest, Asymmetric, TwoRootMeanSquares>>(values);
     }
     check_all<Odd>();
     check_all<OddMean>();
-    check_all<UniformLevels<Bits, Nearest, Asymmetric, TwoRootMeanSquares>>();
-    check_all<UniformLevels<Bits, Stochastic, Asymmetric, TwoRootMeanSquares>>();
+    check_all<quantizer::UniformLevels<Bits, Nearest, Asymmetric, TwoRootMeanSquares>>();
+    check_all<quantizer::UniformLevels<Bits, Stochastic, Asymmetric, TwoRootMeanSquares>>();
     CHECK(!OddMean::unbiased);
     // The largest positive element loses a step, whatever the rounding.
     CHECK(close(read<Odd>(Odd::code(s, s, 0), s), scale * (half - 1) / half));
@@ -418,40 +418,40 @@ TEST_CASE("uniform levels: 3 bits") { check_uniform<3>(); }
 TEST_CASE("uniform levels: 8 bits") { check_uniform<8>(); }
 
 TEST_CASE("uniform levels: which pairs track") {
-  static_assert(UniformLevels<2, Nearest, Asymmetric, TwoRootMeanSquares>::contractive);
-  static_assert(UniformLevels<2, Nearest, Symmetric, MaxAbs>::contractive);
+  static_assert(quantizer::UniformLevels<2, Nearest, Asymmetric, TwoRootMeanSquares>::contractive);
+  static_assert(quantizer::UniformLevels<2, Nearest, Symmetric, MaxAbs>::contractive);
   // Constant units lie half a step from zero, and come back as zeros.
-  static_assert(!UniformLevels<2, Nearest, Symmetric, TwoRootMeanSquares>::tracks);
-  static_assert(UniformLevels<3, Nearest, Symmetric, TwoRootMeanSquares>::contractive);
-  static_assert(!UniformLevels<1, Nearest, Symmetric, MaxAbs>::tracks);
-  static_assert(!UniformLevels<2, Stochastic, Symmetric, MaxAbs>::tracks);
-  static_assert(UniformLevels<2, Stochastic, Asymmetric, MaxAbs>::tracks);
-  static_assert(UniformLevels<3, Stochastic, Symmetric, MaxAbs>::tracks);
-  static_assert(!UniformLevels<2, Stochastic, Asymmetric, TwoRootMeanSquares>::tracks);
-  static_assert(UniformLevels<3, Stochastic, Asymmetric, TwoRootMeanSquares>::tracks);
-  using Stuck = UniformLevels<2, Nearest, Symmetric, TwoRootMeanSquares>;
+  static_assert(!quantizer::UniformLevels<2, Nearest, Symmetric, TwoRootMeanSquares>::tracks);
+  static_assert(quantizer::UniformLevels<3, Nearest, Symmetric, TwoRootMeanSquares>::contractive);
+  static_assert(!quantizer::UniformLevels<1, Nearest, Symmetric, MaxAbs>::tracks);
+  static_assert(!quantizer::UniformLevels<2, Stochastic, Symmetric, MaxAbs>::tracks);
+  static_assert(quantizer::UniformLevels<2, Stochastic, Asymmetric, MaxAbs>::tracks);
+  static_assert(quantizer::UniformLevels<3, Stochastic, Symmetric, MaxAbs>::tracks);
+  static_assert(!quantizer::UniformLevels<2, Stochastic, Asymmetric, TwoRootMeanSquares>::tracks);
+  static_assert(quantizer::UniformLevels<3, Stochastic, Asymmetric, TwoRootMeanSquares>::tracks);
+  using Stuck = quantizer::UniformLevels<2, Nearest, Symmetric, TwoRootMeanSquares>;
   const float scale = scale_of<TwoRootMeanSquares>({1.0F, 1.0F});
   CHECK(Stuck::value(Stuck::code(1.0F, scale, 0), scale) == 0);
 }
 
 TEST_CASE("omegas are met") {
-  check_max_scaled_omega<UniformLevels<2, Stochastic, Symmetric, MaxAbs>>(1);
-  check_max_scaled_omega<UniformLevels<4, Stochastic, Symmetric, MaxAbs>>(7);
-  check_max_scaled_omega<QsgdLevels<4, MaxAbs>>(7);
-  check_max_scaled_omega<TernaryLevels<MaxAbs>>(1);
-  CHECK(TernaryLevels<MaxAbs>::omega(100) == doctest::Approx(4.5));
-  using Coin = UniformLevels<1, Stochastic, Symmetric, MaxAbs>;
+  check_max_scaled_omega<quantizer::UniformLevels<2, Stochastic, Symmetric, MaxAbs>>(1);
+  check_max_scaled_omega<quantizer::UniformLevels<4, Stochastic, Symmetric, MaxAbs>>(7);
+  check_max_scaled_omega<quantizer::QsgdLevels<4, MaxAbs>>(7);
+  check_max_scaled_omega<quantizer::TernaryLevels<MaxAbs>>(1);
+  CHECK(quantizer::TernaryLevels<MaxAbs>::omega(100) == doctest::Approx(4.5));
+  using Coin = quantizer::UniformLevels<1, Stochastic, Symmetric, MaxAbs>;
   CHECK(square_error<Coin>(one_hot(100), words) ==
         doctest::Approx(Coin::omega(100) * square_norm(one_hot(100))));
-  CHECK(moments<NaturalPowers>(4.0F / 3, 4.0F / 3).error / square(4.0 / 3) ==
+  CHECK(moments<quantizer::NaturalPowers>(4.0F / 3, 4.0F / 3).error / square(4.0 / 3) ==
         doctest::Approx(0.125).epsilon(1e-3));
 }
 
 template <int Bits>
 void check_min_max() {
   CAPTURE(Bits);
-  using N = MinMaxLevels<Bits, Nearest>;
-  using R = MinMaxLevels<Bits, Stochastic>;
+  using N = quantizer::MinMaxLevels<Bits, Nearest>;
+  using R = quantizer::MinMaxLevels<Bits, Stochastic>;
   using S = typename N::Statistic;
   constexpr int last = (1 << Bits) - 1;
   const typename N::Scale scale{-0.5F, 0.25F};
@@ -495,7 +495,7 @@ TEST_CASE("minimum and maximum") {
 template <int Bits, class Norm>
 void check_qsgd() {
   CAPTURE(Bits);
-  using Q = QsgdLevels<Bits, Norm>;
+  using Q = quantizer::QsgdLevels<Bits, Norm>;
   constexpr int levels = (1 << (Bits - 1)) - 1;
   std::vector<double> book;
   for (int t = -levels; t <= levels; ++t) book.push_back(2.5 * t / levels);
@@ -512,15 +512,15 @@ TEST_CASE("QSGD") {
   check_qsgd<2, MaxAbs>();
   check_qsgd<4, MaxAbs>();
   check_qsgd<8, MaxAbs>();
-  CHECK(QsgdLevels<4, EuclideanNorm>::omega(512) == doctest::Approx(std::sqrt(512.0) / 7));
-  CHECK(QsgdLevels<8, EuclideanNorm>::omega(512) == doctest::Approx(512.0 / (127 * 127)));
-  static_assert(!QsgdLevels<8, EuclideanNorm>::tracks && QsgdLevels<3, MaxAbs>::tracks);
-  static_assert(!QsgdLevels<2, MaxAbs>::tracks);
+  CHECK(quantizer::QsgdLevels<4, EuclideanNorm>::omega(512) == doctest::Approx(std::sqrt(512.0) / 7));
+  CHECK(quantizer::QsgdLevels<8, EuclideanNorm>::omega(512) == doctest::Approx(512.0 / (127 * 127)));
+  static_assert(!quantizer::QsgdLevels<8, EuclideanNorm>::tracks && quantizer::QsgdLevels<3, MaxAbs>::tracks);
+  static_assert(!quantizer::QsgdLevels<2, MaxAbs>::tracks);
 }
 
 TEST_CASE("ternary") {
-  using T = TernaryLevels<MaxAbs>;
-  using Clipped = TernaryLevels<ClippedMaxAbs>;
+  using T = quantizer::TernaryLevels<MaxAbs>;
+  using Clipped = quantizer::TernaryLevels<ClippedMaxAbs>;
   CHECK(book_of<T>(1.5F) == std::vector<double>{-1.5, 0, 1.5});
   check_all<T>();
   check_all<Clipped>();
@@ -533,7 +533,7 @@ TEST_CASE("ternary") {
 }
 
 TEST_CASE("natural compression") {
-  using Q = NaturalPowers;
+  using Q = quantizer::NaturalPowers;
   check_all<Q>();
   for (const float scale : {1.0F, 1.3F, 2.0F, 3e-20F, 0x1p63F}) {
     const auto top = static_cast<int>(std::ceil(std::log2(static_cast<double>(scale))));
@@ -584,7 +584,7 @@ std::vector<double> format_values() {
 
 template <class Format>
 void check_cast(std::uint32_t last) {
-  using Q = CastTo<Format, Unscaled>;
+  using Q = quantizer::CastTo<Format, Unscaled>;
   check_total<Q>();
   check_contraction<Q>();
   const std::vector<double> values = format_values<Format>();
@@ -635,7 +635,7 @@ void check_cast(std::uint32_t last) {
 
 template <class Format>
 void check_scaled_cast() {
-  using Q = CastTo<Format, MaxAbs>;
+  using Q = quantizer::CastTo<Format, MaxAbs>;
   check_all<Q>();
   const std::vector<double> values = format_values<Format>();
   for (const float most : {1.0F, 3e-7F, 123.0F, 0x1p63F}) {
@@ -656,8 +656,8 @@ TEST_CASE("casts round to the nearest number, ties to even, and saturate") {
   check_cast<e4m3>(0x7E);
   check_cast<e5m2>(0x7B);
   check_cast<e3m0>(0x7);
-  CHECK(CastTo<e4m3, Unscaled>::code(1e9F, {}, 0) == 0x7E);
-  CHECK(CastTo<e5m2, Unscaled>::code(-1e9F, {}, 0) == 0xFB);
+  CHECK(quantizer::CastTo<e4m3, Unscaled>::code(1e9F, {}, 0) == 0x7E);
+  CHECK(quantizer::CastTo<e5m2, Unscaled>::code(-1e9F, {}, 0) == 0xFB);
 }
 
 TEST_CASE("scaled casts use the format's range") {
@@ -665,38 +665,42 @@ TEST_CASE("scaled casts use the format's range") {
   check_scaled_cast<e4m3>();
   check_scaled_cast<e5m2>();
   check_scaled_cast<e3m0>();
-  static_assert(CastTo<bf16, Unscaled>::contractive && !CastTo<fp16, Unscaled>::contractive);
-  CHECK(largest_residual<CastTo<fp16, Unscaled>>(1000) < 20);
-  CHECK(largest_residual<CastTo<e4m3, Unscaled>>(1000) < 20);
+  static_assert(quantizer::CastTo<bf16, Unscaled>::contractive &&
+                !quantizer::CastTo<fp16, Unscaled>::contractive);
+  CHECK(largest_residual<quantizer::CastTo<fp16, Unscaled>>(1000) < 20);
+  CHECK(largest_residual<quantizer::CastTo<e4m3, Unscaled>>(1000) < 20);
 }
 
 // ----------------------------------------------------------------------------------------------------- signs
 
 TEST_CASE("signs") {
-  check_all<SignBit<MeanAbs>>();
-  check_all<SignBit<RootMeanSquare>>();
-  check_all<TwoMeanBit>();
-  check_all<UnitSignBit>();
-  check_all<SignAndMagnitude>();
-  static_assert(!SignBit<RootMeanSquare>::contractive && SignBit<RootMeanSquare>::tracks);
-  static_assert(SignBit<MeanAbs>::contractive && !SignBit<MaxAbs>::tracks && !UnitSignBit::tracks);
+  check_all<quantizer::SignBit<MeanAbs>>();
+  check_all<quantizer::SignBit<RootMeanSquare>>();
+  check_all<quantizer::TwoMeanBit>();
+  check_all<quantizer::UnitSignBit>();
+  check_all<quantizer::SignAndMagnitude>();
+  static_assert(!quantizer::SignBit<RootMeanSquare>::contractive &&
+                quantizer::SignBit<RootMeanSquare>::tracks);
+  static_assert(quantizer::SignBit<MeanAbs>::contractive && !quantizer::SignBit<MaxAbs>::tracks &&
+                !quantizer::UnitSignBit::tracks);
   for (const index_t n : {1, 2, 100}) {
     const Floats x = one_hot(n);
-    CHECK(square_error<SignBit<MeanAbs>>(x, 1) ==
-          doctest::Approx((1 - SignBit<MeanAbs>::delta(n)) * square_norm(x)));
+    CHECK(square_error<quantizer::SignBit<MeanAbs>>(x, 1) ==
+          doctest::Approx((1 - quantizer::SignBit<MeanAbs>::delta(n)) * square_norm(x)));
   }
   const TwoMeans::Scale means{-2, 3};
-  CHECK(TwoMeanBit::value(TwoMeanBit::code(-0.1F, means, 0), means) == -2);
-  CHECK(TwoMeanBit::value(TwoMeanBit::code(0.1F, means, 0), means) == 3);
-  CHECK(TwoMeanBit::code(0.0F, means, 0) == 1);
-  CHECK(TwoMeanBit::code(-0.0F, means, 0) == 1);
-  CHECK(UnitSignBit::value(UnitSignBit::code(-5.0F, {}, 0), {}) == -1);
-  CHECK(UnitSignBit::value(UnitSignBit::code(-0.0F, {}, 0), {}) == 1);
+  CHECK(quantizer::TwoMeanBit::value(quantizer::TwoMeanBit::code(-0.1F, means, 0), means) == -2);
+  CHECK(quantizer::TwoMeanBit::value(quantizer::TwoMeanBit::code(0.1F, means, 0), means) == 3);
+  CHECK(quantizer::TwoMeanBit::code(0.0F, means, 0) == 1);
+  CHECK(quantizer::TwoMeanBit::code(-0.0F, means, 0) == 1);
+  CHECK(quantizer::UnitSignBit::value(quantizer::UnitSignBit::code(-5.0F, {}, 0), {}) == -1);
+  CHECK(quantizer::UnitSignBit::value(quantizer::UnitSignBit::code(-0.0F, {}, 0), {}) == 1);
 }
 
 TEST_CASE("two magnitudes are the best two for exponential tails, and better than one for others'") {
   const auto error = [](const Floats& x) {
-    return std::pair(square_error<SignBit<MeanAbs>>(x, 1), square_error<SignAndMagnitude>(x, 1));
+    return std::pair(square_error<quantizer::SignBit<MeanAbs>>(x, 1),
+                     square_error<quantizer::SignAndMagnitude>(x, 1));
   };
   // Magnitudes from 7 on.
   Floats tail;
@@ -704,7 +708,7 @@ TEST_CASE("two magnitudes are the best two for exponential tails, and better tha
     const double u = (static_cast<double>(i) + 0.5) / 20000;
     tail.push_back(static_cast<float>((i % 2 == 0 ? 1 : -1) * (7 - std::log(u))));
   }
-  check_nearest<SignAndMagnitude>(tail);
+  check_nearest<quantizer::SignAndMagnitude>(tail);
   const auto [one, two] = error(tail);
   CHECK(two / one == doctest::Approx(0.3524).epsilon(0.005));
   // Of all pairs of levels none is better by more than a hundredth.
@@ -746,9 +750,9 @@ TEST_CASE(
       // Each tile counts alike.
       const double norm = square_norm(x);
       squares += 1;
-      two += square_error<SignAndMagnitude>(x, 1) / norm;
-      one += square_error<SignBit<MeanAbs>>(x, 1) / norm;
-      even += square_error<UniformLevels<2, Nearest, Symmetric, MaxAbs>>(x, 1) / norm;
+      two += square_error<quantizer::SignAndMagnitude>(x, 1) / norm;
+      one += square_error<quantizer::SignBit<MeanAbs>>(x, 1) / norm;
+      even += square_error<quantizer::UniformLevels<2, Nearest, Symmetric, MaxAbs>>(x, 1) / norm;
     }
     const auto error = [&](double sum) { return std::sqrt(sum / squares); };
     CHECK(error(two) == doctest::Approx(heavy ? 0.29 : 0.063).epsilon(0.04));

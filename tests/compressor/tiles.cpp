@@ -270,7 +270,7 @@ TEST_CASE("few waves say more of what is smooth than few elements do") {
 TEST_CASE("slices of compressors that take whole segments end where segments do") {
   Layout layout;
   for (int s = 0; s < 7; ++s) layout.add({std::to_string(s), {64, 10 + s}});
-  const std::vector<Range> slices = slices_of(layout.range(), 4 * 2000, true);
+  const std::vector<Range> slices = terse::detail::slices_of(layout.range(), 4 * 2000, true);
   index_t pieces = 0, end = layout.size();
   for (const Range& slice : slices) {
     CHECK(slice.end_offset() == end);
@@ -283,7 +283,7 @@ TEST_CASE("slices of compressors that take whole segments end where segments do"
   CHECK(end == 0);
   CHECK(pieces == 7);
   CHECK(slices.size() > 2);
-  CHECK(slices_of(layout.range(), 0, true).size() == 1);
+  CHECK(terse::detail::slices_of(layout.range(), 0, true).size() == 1);
 }
 
 TEST_CASE("bytes of a tile: positions of 12 bits, and values of 32, 1 or 2") {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/natural.hpp"
 #include "terse/compressor/threshold.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/core/error.hpp"
@@ -504,7 +505,7 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
   const auto read = [](const terse::PacketHeader& header) {
     std::array<std::byte, sizeof header> bytes{};
     std::memcpy(bytes.data(), &header, sizeof header);
-    return terse::read_header(bytes.data(), {96, 96, 17, 1234}, 5, 2);
+    return terse::detail::read_header(bytes.data(), {96, 96, 17, 1234}, 5, 2);
   };
   CHECK(read(good).flags == 3);
 
@@ -541,7 +542,7 @@ TEST_CASE("a packet with a wrong field is refused by the field's name") {
 TEST_CASE("a fault of a packet that was handed on names who made it and who brought it, if both are known") {
   const auto said = [](int from) {
     try {
-      terse::refuse({terse::detail::PacketFault::step, 4, 5}, "", 5, 2, 0, from);
+      terse::detail::refuse({terse::detail::PacketFault::step, 4, 5}, "", 5, 2, 0, from);
     } catch (const terse::wire_error& failure) {
       return std::string(failure.what());
     }
@@ -585,6 +586,7 @@ TEST_CASE("type names and the version read as people write them") {
   CHECK(terse::type_name<int>() == "int");
   // As checkpoints have them.
   CHECK(terse::type_name<terse::NoErrorFeedback>() == "terse::None");
+  CHECK(terse::type_name<terse::Natural<>>() == "terse::Packed<terse::NaturalPowers, terse::PerSegment>");
   CHECK(terse::type_name<terse::IsSmallerThan<9>>() == "terse::Below<9l>");
   CHECK(terse::type_name<terse::Threshold<>>() ==
         "terse::Sparse<terse::Above, terse::Dense, terse::PerSegment>");

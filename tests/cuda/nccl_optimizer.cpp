@@ -70,8 +70,8 @@ TEST_CASE("a rank with a GPU of its own chooses it by its number on the machine"
     download(view<const float, typename E::memory>(x.all()), view<float>(all));
     return all;
   };
-  on_all_gpus<GpuRankWith<Device>>(
-      [&](GpuRankWith<Device>& rank) {
+  on_all_gpus<terse::detail::GpuRankWith<Device>>(
+      [&](terse::detail::GpuRankWith<Device>& rank) {
         int current = -1;
         CHECK(cudaGetDevice(&current) == cudaSuccess);
         CHECK(current == rank.rank());
@@ -88,7 +88,7 @@ TEST_CASE("a rank with a GPU of its own chooses it by its number on the machine"
   std::vector<std::string> errors(at(gpus() + 1));
   ThreadGroup(gpus() + 1).run([&](Threads& boot) {
     try {
-      const GpuRankWith<Device> rank(boot, short_patience);
+      const terse::detail::GpuRankWith<Device> rank(boot, short_patience);
     } catch (const usage_error& refused) {
       errors[at(boot.rank())] = refused.what();
     }

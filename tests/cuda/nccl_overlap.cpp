@@ -187,7 +187,7 @@ TEST_CASE("steps that nothing opens, and those that need no message, wait for gr
 
 TEST_CASE("with overlap the default slices are a host's") {
   ThreadGroup(1).run([&](Threads& boot) {
-    GpuRankWith<Device> rank(boot, patience);
+    terse::detail::GpuRankWith<Device> rank(boot, patience);
     const detail::OwnStream compute;
     const auto slices = [&](auto executor) {
       return Optimizer{Adam<>{}, rank.transport(), few_layers(), {}, executor}.options().slice_bytes;

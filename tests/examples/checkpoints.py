@@ -136,6 +136,13 @@ def check_outputs():
     with open("/dev/full", "w") as full:
         done = subprocess.run(command("--csv", table, "--quiet"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     expect(done.returncode == 2 and "can't print: No space left" in done.stderr, f"printing: {done.stderr}")
+    trace = scratch / "trace.json"
+    done = run("--optimizers", "adam", "--trace", trace, "--straggler", "1:50")
+    expect(done.returncode == 0 and "train: adam rank 1 was waited for in" in done.stderr, f"whom ranks wait for: {done.stderr}")
+    waits = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    expect("reduce of rank 1" in waits, f"waits in the trace: {sorted(set(waits))}")
+    done = run("--trace", trace)
+    expect(done.returncode == 2 and "--trace: one file has the waits of one optimizer" in done.stderr, f"two optimizers: {done.stderr}")
     started = time.monotonic()
     done = run("--csv", "/proc/table.csv", "--epochs", 100_000)
     expect(done.returncode == 2 and "--csv: '/proc/table.csv' can't be written" in done.stderr,

@@ -77,11 +77,11 @@ TEST_CASE("a grid executor joins tiles by halves, by however many blocks") {
 TEST_CASE("kernels of few pieces and packets have few arguments, and all give the host's results") {
   using E = terse::executor::emulated;
   using Code = terse::Dense::Code;
-  for (const int pieces : {1, 16, 17, 129}) {
+  for (const int pieces : {1, 32, 33, 129}) {
     const Range range = range_of(std::vector<index_t>(static_cast<std::size_t>(pieces), 5));
     const auto floats = random_floats(6 * pieces + 64, 90);
     const auto given = upload<E>(floats);
-    for (const int packets : {1, 16, 17, 64}) {
+    for (const int packets : {1, 32, 33, 64}) {
       CAPTURE(pieces);
       CAPTURE(packets);
       const auto sums = [&]<class Ex>(Ex, const float* from) {
@@ -93,7 +93,7 @@ TEST_CASE("kernels of few pieces and packets have few arguments, and all give th
       E::most_argument_bytes() = 0;
       CHECK(sums(E{}, given.data()) == sums(terse::executor::host{}, floats.data()));
       // A range of 129 pieces takes a kernel for many and one for the last.
-      CHECK((E::most_argument_bytes() <= 2048) == (pieces <= 16 && packets <= 16));
+      CHECK((E::most_argument_bytes() <= 4096) == (pieces <= 32 && packets <= 32));
     }
   }
 }

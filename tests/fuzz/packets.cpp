@@ -67,7 +67,7 @@ bool accepts(const C& compressor, const Portion& portion, const std::byte* packe
   const auto most = static_cast<std::uint64_t>(portion.bytes);
   const auto least = portion.variable ? static_cast<std::uint64_t>(portion.section_at) : most;
   try {
-    const PacketHeader header = read_header(packet, {least, most, step, check}, 1, 0);
+    const PacketHeader header = terse::detail::read_header(packet, {least, most, step, check}, 1, 0);
     const index_t section = portion.variable ? static_cast<index_t>(header.length) - portion.section_at
                                              : portion.dense_at - portion.section_at;
     return compressor.fault(portion.compressed, packet + portion.section_at, section) == nullptr;

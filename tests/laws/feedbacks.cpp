@@ -82,7 +82,7 @@ TEST_CASE("error feedbacks keep the laws") {
   holds(Residual{.decay = 0.99F});
   holds<Difference>();
   holds<Controlled>();
-  holds<StoredResidual<CastTo<bf16, Unscaled>, 64>>();
+  holds<StoredResidual<quantizer::CastTo<bf16, Unscaled>, 64>>();
   holds<Int8Residual>();
   holds<AveragedResidual<>>();
   holds<Broken<Fault::none>>();

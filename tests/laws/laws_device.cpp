@@ -25,10 +25,10 @@ void holds() {
 }
 
 /// Gives other codes where nobody but the emulated device's kernels ask.
-struct Drifting : SignBit<MeanAbs> {
+struct Drifting : quantizer::SignBit<MeanAbs> {
   TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
     static int calls = 0;
-    return SignBit<MeanAbs>::code(value, scale, random) ^ (++calls % 30000 == 0 ? 1U : 0U);
+    return quantizer::SignBit<MeanAbs>::code(value, scale, random) ^ (++calls % 30000 == 0 ? 1U : 0U);
   }
 };
 

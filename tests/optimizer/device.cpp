@@ -248,8 +248,9 @@ TEST_CASE(
   CHECK(asked(ErrorFeedbackSgd<WarmupTopK<>>{.compressor = top}, true));
   CHECK_FALSE(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{}));
   CHECK(asked(ErrorFeedbackSgd<Block, AveragedResidual<>>{.error_feedback = {.clear_every = 0}}));
-  CHECK_FALSE(asked(ErrorFeedbackSgd<Block, StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
-      .error_feedback = {.follows_rate = true}}));
+  CHECK_FALSE(asked(
+      ErrorFeedbackSgd<Block, StoredResidual<terse::quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>>>{
+          .error_feedback = {.follows_rate = true}}));
   CHECK_FALSE(asked(ErrorFeedbackSgd<Select<Otherwise<Block, AveragedResidual<>>>>{}));
   CHECK_FALSE(asked(OneBitAdam<WarmupTopK<>>{.compressor = top}));
   CHECK(asked(ChocoSgd<>{}));
@@ -449,7 +450,7 @@ TEST_CASE("a compressed step takes as many launches and copies whatever the numb
   constexpr FrozenVariance at_once{.freeze = AtStep{1}};
   Layout tensors;
   for (int k = 0; k < 148; ++k) tensors.add({"t" + std::to_string(k), {40 + k}, 1, 1, k % 2 == 0});
-  for (const int ranks : {2, 4, 8}) {
+  for (const int ranks : {2, 4, 8, 16}) {
     CAPTURE(ranks);
     // docs/cuda.md says so.
     CHECK(launches_of(OneBitAdam<>{.preconditioner = at_once}, Layout::flat(5000), ranks) == 15);
@@ -465,10 +466,12 @@ TEST_CASE("a default step over NCCL takes few launches, with few arguments for a
   const StepCost adam = cost_of(Adam<>{}, Layout::flat(20000), 2, true);
   CHECK(one_bit.launches == 16);
   CHECK(adam.launches == 12);
-  for (const StepCost& cost : {one_bit, adam}) CHECK(cost.argument_bytes <= 2048);
+  const StepCost one_bit_of_32 = cost_of(OneBitAdam<>{.preconditioner = at_once}, Layout::flat(20000), 32);
+  const StepCost adam_of_32 = cost_of(Adam<>{}, Layout::flat(20000), 32, true);
+  for (const StepCost& cost : {one_bit, adam, one_bit_of_32, adam_of_32}) CHECK(cost.argument_bytes <= 4096);
   // As many for a large one: it is a single slice, and no verb takes more launches for more tiles.
   for (const bool compressed : {false, true})
-    CHECK(slices_of(Layout::flat(100'000'000).range(),
-                    detail::slice_bytes_of(automatic_slices, true, compressed))
+    CHECK(terse::detail::slices_of(Layout::flat(100'000'000).range(),
+                                   detail::slice_bytes_of(automatic_slices, true, compressed))
               .size() == 1);
 }

@@ -27,7 +27,7 @@ static_assert(meets_wide<LocalSgd<Adam<>>>() && meets_wide<SlowMo<Adam<>>>() && 
               meets_wide<DiLoCo<Adam<>>>() && meets_wide<StreamingDiLoCo<Adam<>>>() &&
               meets_wide<OverlapLocalSgd<Adam<>>>() && meets_wide<CocodSgd<Adam<>>>() &&
               meets_wide<CocktailSgd<Adam<>>>() && meets_wide<SparseLoCo<Adam<>>>() &&
-              meets_wide<NoLoCo<Adam<>>>() && meets_wide<DisTrO<>>());
+              meets_wide<NoLoCo<Adam<>>>() && meets_wide<DiLoCo<Adam<>, Gossip>>() && meets_wide<DisTrO<>>());
 static_assert(takes_wide<detail::StepTogether<float, true>> &&
               takes_wide<detail::StepTogether<float, false>> && takes_wide<detail::StepAlone<float>> &&
               takes_wide<detail::Meet<float>> && says_wide<detail::MeanMomentum>);
@@ -72,10 +72,11 @@ TEST_CASE("compressed fragments of Streaming DiLoCo, of 4 bits") {
     for (const bool looks : {true, false}) compare_local(recipe, ranks, looks);
 }
 
-TEST_CASE("SparseLoCo and NoLoCo") {
+TEST_CASE("SparseLoCo, NoLoCo and DiLoCo over a graph") {
   for (const int ranks : {1, 3}) {
     compare_local(SparseLoCo<MomentumSgd<>>{.period = 2}, ranks);
     compare_local(NoLoCo<MomentumSgd<>>{.period = 2}, ranks);
+    compare_local(DiLoCo<MomentumSgd<>, Gossip>{.period = 2}, ranks);
   }
 }
 

@@ -161,7 +161,7 @@ TEST_CASE("states go from the host through a file to a device") {
     });
   };
   check(PowerSgd<2>{}, some_matrices());
-  using Sums = StoredResidual<UniformLevels<8, Nearest, Symmetric, TwoRootMeanSquares>>;
+  using Sums = StoredResidual<terse::quantizer::UniformLevels<8, Nearest, Symmetric, TwoRootMeanSquares>>;
   check(ErrorFeedbackSgd<Blocks, HeavyBall, ScatterGather, Sums>{.error_feedback = {.follows_rate = true}},
         some_layers());
   std::filesystem::remove_all(folder);

@@ -369,6 +369,7 @@ TEST_CASE("a step allocates nothing") {
     check_allocations(Slow{.period = 3, .inner_buffers = InnerBuffers::average}, options);
     check_allocations(Overlap{.period = 3}, options);
     check_allocations(NoLoCo<MomentumSgd<>>{.period = 3}, options);
+    check_allocations(DiLoCo<MomentumSgd<>, Gossip>{.period = 3}, options);
     check_allocations(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}}, options);
     check_allocations(Cocktail{.schedule = {.count = 2, .delay = 1}}, options);
   }

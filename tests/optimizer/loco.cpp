@@ -3,6 +3,7 @@
 
 #include "local_training.hpp"
 #include "reference/loco.hpp"
+#include "reference/mixing.hpp"
 #include "terse/compressor/chain.hpp"
 #include "terse/compressor/over_senders.hpp"
 #include "terse/compressor/random_k.hpp"
@@ -11,7 +12,7 @@
 #include "terse/optimizer/local/sparse_loco.hpp"
 #include "terse/topology/median_clip.hpp"
 
-// SparseLoCo, CocktailSGD and NoLoCo against oracles in double; what they are equal to.
+// SparseLoCo, CocktailSGD, NoLoCo and DiLoCo over a graph against oracles in double; what they are equal to.
 
 using namespace terse;
 using namespace terse::test;
@@ -20,6 +21,8 @@ namespace {
 
 using Sparser = SparseLoCo<MomentumSgd<>, Tiles<16>>;
 using Paired = NoLoCo<MomentumSgd<>>;
+template <class G>
+using Gossiping = DiLoCo<MomentumSgd<>, Mixing<G>>;
 using Picker = CocktailSgd<MomentumSgd<>, TopK<>, OwnersResidual, AllGather>;
 
 /// Fits the quadratics.
@@ -41,6 +44,35 @@ Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
           .decay = decay,
           .outer = {rate},
           .compressor = {.inner = {.selection = {.ratio = share}}}};
+}
+
+/// DiLoCo over a graph: parameters of all steps beside the oracle's, and what is sent to so many neighbours.
+template <class G>
+void follows_graph(const reference::Matrix& w, int ranks, std::uint64_t period, std::uint64_t neighbors) {
+  CAPTURE(ranks);
+  Gossiping<G> recipe{.inner = {.weight_decay = 0.1F}, .period = period};
+  if (ranks == 3) recipe.outer = {.rate = 1.2F, .momentum = 0.5F};
+  const History ours = train(recipe, ranks);
+  reference::GraphTraining<reference::MomentumSgd<>> oracle(
+      odd_sizes(), at(ranks), {.momentum = in_double(0.9F), .weight_decay = in_double(0.1F)},
+      start(odd_sizes()));
+  oracle.period = period;
+  oracle.eta = in_double(recipe.outer.rate);
+  oracle.gamma = in_double(recipe.outer.momentum);
+  oracle.w = w;
+  std::uint64_t packet = 32;
+  for (const Segment& segment : odd_sizes().segments())
+    packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    CAPTURE(step);
+    oracle.step(in_double(warm_and_cool(step)), Quadratics::gradient<double>);
+    const reference::Arenas x = oracle.x();
+    for (std::size_t rank = 0; rank < x.size(); ++rank) {
+      const Snapshot& now = ours[step - 1][rank];
+      REQUIRE(relative_error(odd_sizes(), now.parameters, x[rank], any_one, 1) < tolerance);
+      CHECK(sent_in(now) == Sent{0, step % period == 0 ? neighbors * packet : 0});
+    }
+  }
 }
 
 /// Trains, and compares with the oracle whose means are taken in this way. Returns the names of what a checkpoint would hold.
@@ -410,6 +442,64 @@ TEST_CASE("NoLoCo refuses a momentum that its ranks would not outlive, at constr
     recipe.outer = {.rate = 2, .momentum = 0};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Lower the rate"),
                          usage_error);
+    recipe = {.average_gradients_until = 1};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),
+                         usage_error);
+    recipe = {.inner_buffers = InnerBuffers::average};
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("keep or reset"),
+                         usage_error);
+  });
+}
+
+TEST_CASE("DiLoCo over a graph follows its equations, and sends one vector to each neighbour") {
+  follows_graph<graph::Ring>({1}, 1, 2, 0);
+  follows_graph<graph::Ring>(reference::complete(2), 2, 3, 1);
+  follows_graph<graph::Complete>(reference::complete(3), 3, 4, 2);
+  follows_graph<graph::Ring>(reference::ring(5), 5, 2, 2);
+  follows_graph<graph::SymmetricExponential>(reference::circulant(8, {1, 2, 4, 6, 7}), 8, 3, 5);
+}
+
+TEST_CASE("DiLoCo over the complete graph is DiLoCo, and evaluates at the same points") {
+  constexpr int ranks = 4;
+  const Layout layout = odd_sizes();
+  CHECK(gap(train(Gossiping<graph::Complete>{.period = 3}, ranks),
+            train(DiLoCo<MomentumSgd<>>{.period = 3}, ranks)) < tolerance);
+  const auto points_of = [&](const auto& recipe) {
+    std::vector<Floats> points(2, start(layout));
+    on_ranks(ranks, [&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout};
+      Floats x = start(layout);
+      for (int step = 0; step < 6; ++step)
+        optimizer.step(x, Quadratics::gradient<float>(at(transport.rank()), x));
+      if (transport.rank() != 0) return;
+      optimizer.read_out(ReadOut::current, points[0]);
+      optimizer.read_out(ReadOut::look_ahead, points[1]);
+    });
+    return points;
+  };
+  const auto graph = points_of(Gossiping<graph::Complete>{.period = 3}),
+             mean = points_of(DiLoCo<MomentumSgd<>>{.period = 3});
+  CHECK(relative_error(layout, mean[0], mean[1], any_one, 1) > 1e-2);
+  for (const std::size_t k : {0, 1}) CHECK(relative_error(layout, graph[k], mean[k], any_one, 1) < tolerance);
+}
+
+TEST_CASE("DiLoCo over a graph refuses one on which its ranks would grow apart, at construction and later") {
+  on_ranks(8, [](Threads& transport) {
+    const Layout layout = odd_sizes();
+    // The least eigenvalue is -1/2.
+    Gossiping<graph::Hypercube> recipe{.period = 2, .outer = {.momentum = 0.49F}};
+    Optimizer optimizer{recipe, transport, layout};
+    Floats x = start(layout);
+    const Floats g = x;
+    optimizer.step(x, g);
+    optimizer.step(x, g);
+    optimizer.recipe.outer.momentum = 0.51F;
+    optimizer.step(x, g);
+    CHECK_THROWS_WITH_AS(optimizer.step(x, g), doctest::Contains("has the eigenvalue -0.5"), usage_error);
+    recipe.outer.momentum = 0.51F;
+    CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Use graph::Lazy"),
+                         usage_error);
+    static_cast<void>(Optimizer{Gossiping<graph::Lazy<graph::Hypercube>>{}, transport, layout});
     recipe = {.average_gradients_until = 1};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),
                          usage_error);

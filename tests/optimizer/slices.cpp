@@ -179,7 +179,7 @@ void check_rounds(const C& compressor) {
       const index_t slice_bytes = 2000;
       X sliced(executor::host{}, channel, layout, layout.range(), compressor, F{}, false, P{}, slice_bytes);
       std::vector<std::unique_ptr<X>> rounds;
-      for (const Range& range : slices_of(layout.range(), slice_bytes))
+      for (const Range& range : terse::detail::slices_of(layout.range(), slice_bytes))
         rounds.push_back(
             std::make_unique<X>(executor::host{}, channel, layout, range, compressor, F{}, false, P{}));
       REQUIRE(rounds.size() == 16);

@@ -12,7 +12,7 @@
 #include "demo.hpp"
 #include "local.hpp"
 
-// Oracles of SparseLoCo, CocktailSGD and NoLoCo, all ranks in one thread, in double. They share nothing with the library but `Layout`.
+// Oracles of SparseLoCo, CocktailSGD, NoLoCo and DiLoCo over a graph, all ranks in one thread, in double. They share nothing with the library but `Layout`.
 
 namespace terse::reference {
 
@@ -198,6 +198,42 @@ struct PairTraining : Replicas<Inner> {
         phi[i][k] += m[i][k];
       }
       this->inner_[i].parameters = phi[i];
+    }
+  }
+
+ private:
+  std::uint64_t steps_ = 0;
+};
+
+/// DiLoCo over a graph, in GASLoC's variables: every `period` steps, with g_i = x_i - theta_i and W in place of 1 - alpha Lambda,
+///
+///     y_i = sum_j W_ij (theta_j + eta g_j)        theta_i = y_i + gamma (y_i - the last y_i)        x_i = theta_i
+template <class Inner>
+struct GraphTraining : Replicas<Inner> {
+  std::uint64_t period = 1;
+  double eta = 0, gamma = 0;
+  std::vector<double> w;  // row-major
+  Arenas theta, y;
+
+  template <class Values>
+  GraphTraining(const Layout& layout, std::size_t ranks, const typename Inner::Options& options,
+                const Values& start)
+      : Replicas<Inner>(layout, ranks, options, start), theta(this->x()), y(theta) {}
+
+  void step(double rate, const LocalGradient& gradient) {
+    this->step_inside(this->gradients(gradient), rate);
+    if (++steps_ % period != 0) return;
+    const Arenas x = this->x(), last = y;
+    const std::size_t ranks = x.size();
+    for (std::size_t i = 0; i < ranks; ++i)
+      for (std::size_t k = 0; k < x[i].size(); ++k) {
+        y[i][k] = 0;
+        for (std::size_t j = 0; j < ranks; ++j)
+          y[i][k] += w[i * ranks + j] * (theta[j][k] + eta * (x[j][k] - theta[j][k]));
+      }
+    for (std::size_t i = 0; i < ranks; ++i) {
+      for (std::size_t k = 0; k < x[i].size(); ++k) theta[i][k] = y[i][k] + gamma * (y[i][k] - last[i][k]);
+      this->inner_[i].parameters = theta[i];
     }
   }
 

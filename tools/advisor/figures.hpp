@@ -77,8 +77,8 @@ Figures figures_of(const R& recipe, const Setting& setting, int before, int step
                   .overlap = overlap};
   const auto slices_in = [&](const terse::Layout& layout) {
     return static_cast<double>(
-        terse::slices_of(layout.range(),
-                         terse::detail::slice_bytes_of(optimizer.options().slice_bytes, false, false))
+        terse::detail::slices_of(layout.range(),
+                                 terse::detail::slice_bytes_of(optimizer.options().slice_bytes, false, false))
             .size());
   };
   figures.step.slices = slices_in(setting.layout);

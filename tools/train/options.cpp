@@ -326,6 +326,10 @@ void add_options(CLI::App& app, Options& o) {
                "write loss and bytes of every step; after which step bytes of late means leave depends on "
                "timing"));
   in_group(add_file(app, "--plot", o.plot, "FILE.svg", "draw loss against steps and bytes"));
+  in_group(add_file(app, "--trace", o.trace, "FILE",
+                    "write the messages and waits of all ranks, for a viewer such as Perfetto, and say which "
+                    "rank was waited for; of one "
+                    "optimizer, over the host"));
   in_group(add_file(app, "--checkpoint", o.checkpoint, "DIR", "save the state of all ranks"));
   in_group(add_number<std::int64_t>(app, "--checkpoint-every", o.checkpoint_every, count(any),
                                     "a whole number above 0", "",
@@ -573,6 +577,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv, std::FIL
   add_options(app, options);
   if (program == Program::quickstart_trainer) leave_out_of_help(app);
   if (!parse(app, argc, argv, out)) return std::nullopt;
+  if (!options.trace.empty() && options.optimizers.size() != 1)
+    throw input_error("--trace: one file has the waits of one optimizer; --optimizers names several");
+  if (!options.trace.empty() && options.transport == Transport::nccl)
+    throw input_error("--trace: NCCL's waits are the device's. Take another --transport, or a profiler");
   if (options.checkpoint_every > 0 && options.checkpoint.empty())
     throw input_error("--checkpoint-every needs --checkpoint DIR");
   if (options.resume == "auto") {
@@ -611,6 +619,7 @@ void check_files(const Options& options, bool outputs) {
     throw input_error("--resume: there is no directory '" + options.resume + "'");
   check_output_directory("--checkpoint", options.checkpoint);
   if (!outputs) return;
+  check_output("--trace", options.trace);
   check_output("--json", options.json);
   check_output("--csv", options.csv);
   check_drawing("--plot", options.plot);

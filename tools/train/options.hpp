@@ -128,6 +128,7 @@ struct Options {
   double local_share = 0.5;               ///< of the same, 0 to 1
 
   std::string json, csv, plot;        ///< files to write, or empty
+  std::string trace;                  ///< file to write, of the one optimizer, or empty
   std::string checkpoint;             ///< directory, or empty
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at the end only
   std::string resume;                 ///< directory, or empty

@@ -24,6 +24,7 @@
 #include "any_graph.hpp"
 #include "label_skew.hpp"
 #include "model.hpp"
+#include "output.hpp"
 #include "places.hpp"
 #include "progress.hpp"
 #include "saved_run.hpp"
@@ -33,6 +34,7 @@
 #include "terse/core/draw.hpp"
 #include "terse/transport/collectives.hpp"
 #include "terse/transport/delayed.hpp"
+#include "terse/transport/traced.hpp"
 #include "workshop.hpp"
 #ifdef TRAIN_HAVE_CUDA
 #include "cuda_workshop.hpp"
@@ -90,14 +92,20 @@ struct Share {
         weight(static_cast<double>(count * ranks) / static_cast<double>(pictures)) {}
 };
 
-/// As slow as `modelled` says. Collective.
-terse::AnyTransport make_wire(const Modelled& modelled, terse::AnyTransport& transport) {
+/// As slow as `modelled` says; `trace` becomes what it records, if it is asked to. Collective.
+terse::AnyTransport make_wire(const Options& options, terse::AnyTransport& transport,
+                              std::shared_ptr<terse::Trace>& trace) {
   terse::AnyTransport wire = transport.split(0, transport.rank());
-  if (!modelled.link()) return wire;
-  const std::chrono::duration<double, std::milli> delay(modelled.delay.value_or(0));
-  return terse::AnyTransport(terse::Delayed<terse::AnyTransport>(
-      std::move(wire),
-      {std::chrono::duration_cast<std::chrono::nanoseconds>(delay), modelled.bytes_per_second()}));
+  if (const Modelled& modelled = options.modelled; modelled.link()) {
+    const std::chrono::duration<double, std::milli> delay(modelled.delay.value_or(0));
+    wire = terse::AnyTransport(terse::Delayed<terse::AnyTransport>(
+        std::move(wire),
+        {std::chrono::duration_cast<std::chrono::nanoseconds>(delay), modelled.bytes_per_second()}));
+  }
+  if (options.trace.empty()) return wire;
+  terse::Traced<terse::AnyTransport> traced(std::move(wire));
+  trace = traced.trace();
+  return terse::AnyTransport(std::move(traced));
 }
 
 /// In the same words on all ranks; empty if nothing is known. Collective.
@@ -153,7 +161,7 @@ class Trainer {
         schedule_(options_, kind, job.training.count),
         share_(pictures_of_step(options_), rank_, ranks_),
         model_(options_.model, options_.seed, options_.device),
-        workshop_(make_workshop(options_, messages, model_, make_wire(options_.modelled, transport))),
+        workshop_(make_workshop(options_, messages, model_, make_wire(options_, transport, trace_))),
         values_(static_cast<std::size_t>(model_.layout().size())),
         optimizer_(make_optimizer(kind)),
         width_(job.training.rows * job.training.columns),
@@ -213,6 +221,7 @@ class Trainer {
     if (keeps_own_models(kind_)) look_at_mean();
     run_.test_accuracy = accuracy_by_parts();
     count_rest([&] { optimizer_.reset(); });
+    if (trace_) write_trace();
     if (sent_.dense_step == 0) measure_dense_step();
     collect_sent();
     return std::move(run_);
@@ -295,6 +304,16 @@ class Trainer {
     sent_ = saved.sent[static_cast<std::size_t>(rank_) % saved.sent.size()];
     return saved.step;
   }
+  void write_trace() {
+    const std::string file = terse::gather_trace(side_, *trace_);
+    const std::string lines = terse::waited_for(side_, *trace_);
+    if (rank_ != 0) return;
+    write_output(options_.trace, file);
+    for (std::size_t first = 0, end = 0; first < lines.size(); first = end + 1) {
+      end = lines.find('\n', first);
+      tell(lines.substr(first, end - first));
+    }
+  }
   void tell(const std::string& what) const {
     if (rank_ == 0) fmt::print(stderr, "train: {} {}\n", name(kind_), what);
   }
@@ -323,6 +342,7 @@ class Trainer {
     terse::StepResult result;
     time_optimizer([&] { result = optimizer_->step(model_.parameters(), model_.gradients(), rate); });
     tell_masked(result.masked, step + 1);
+    if (trace_) trace_->step();
 
     const std::uint64_t bytes = bytes_on_wire() - bytes_before;
     // Exact averages of decentralized optimizers are neither: some average more than the gradient has. Nor are rounds
@@ -532,6 +552,7 @@ class Trainer {
   const Schedule schedule_;
   const Share share_;
   Model model_;
+  std::shared_ptr<terse::Trace> trace_;  // if one is asked for
   const std::unique_ptr<Workshop> workshop_;
   std::vector<float> values_;  // of the parameters, on the host
   std::unique_ptr<AnyOptimizer> optimizer_;

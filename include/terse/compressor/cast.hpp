@@ -34,6 +34,8 @@ struct e3m0 {
 
 TERSE_NUMERICS_BEGIN
 
+namespace quantizer {
+
 /// A quantizer to the format's nearest number, ties to even, including subnormal numbers; values beyond the largest
 /// number are clipped to it. With S = MaxAbs x is scaled so that the unit's largest magnitude becomes the format's.
 /// Wire: the format's own code; codes of infinity or NaN are not sent and decode to the largest number.
@@ -146,12 +148,14 @@ struct CastTo {
   static constexpr std::uint32_t above = static_cast<std::uint32_t>(dropped) << 23;
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// A cast to Format, which is bf16, fp16, e4m3, e5m2 or e3m0; S is Unscaled or MaxAbs. Wire: 2, 1 or half a byte per
 /// element and, if scaled, 4 bytes per unit. Unscaled blocks have no scale, which saves the pass that would measure it.
 template <class Format, Statistic S = Unscaled,
           Granularity G = std::conditional_t<std::is_same_v<S, Unscaled>, PerBlock<4096>, PerSegment>>
-using Cast = Packed<CastTo<Format, S>, G>;
+using Cast = Packed<quantizer::CastTo<Format, S>, G>;
 
 }  // namespace terse

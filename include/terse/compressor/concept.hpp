@@ -32,23 +32,25 @@ concept Compressor = std::copyable<C> && requires(const C& compressor, const Ran
 template <class C>
 constexpr bool check_compressor() {
   static_assert(std::copyable<C>, "terse: a compressor is a value: it must be copyable");
+  constexpr bool part = detail::is_part_of_compressor<C>();
   static_assert(
-      requires(const C& compressor, const Range& range) {
-        { compressor.wire_bytes(range) } -> std::same_as<index_t>;
-      },
+      part ||
+          requires(const C& compressor, const Range& range) {
+            { compressor.wire_bytes(range) } -> std::same_as<index_t>;
+          },
       "terse: a compressor needs `index_t wire_bytes(const Range&) const`, the exact bytes of its section of "
-      "a packet; a scalar quantizer gets it from Packed<Quantizer, Granularity>");
+      "a packet");
   constexpr bool says_lossless = requires {
     { C::lossless } -> std::convertible_to<bool>;
   };
   static_assert(
-      says_lossless,
+      part || says_lossless,
       "terse: a compressor states `static constexpr bool lossless`, whether it sends fp32 as it is");
   constexpr bool says_unbiased = requires {
     { C::unbiased } -> std::convertible_to<bool>;
   };
   static_assert(
-      says_unbiased,
+      part || says_unbiased,
       "terse: a compressor states `static constexpr bool unbiased`, so that it is never paired with "
       "an error feedback that it diverges with");
   if constexpr (says_lossless && says_unbiased)

@@ -27,7 +27,7 @@ struct DionDirection {
   static constexpr bool tracks = true;
 
   template <class F, class P, class E>
-  using Round = LowRankRound<R, P, E, true>;
+  using Round = detail::LowRankRound<R, P, E, true>;
 
   /// The seed of the first round's Q, equal on all ranks.
   std::uint32_t seed = 0;

@@ -9,8 +9,12 @@
 
 namespace terse {
 
+namespace detail {
+
 template <int R, class P, class E, bool Direction = false>
 class LowRankRound;
+
+}  // namespace detail
 
 /// PowerSGD's compressor: each matrix M_i = message_i + error_i, of rows x columns, becomes two factors of R
 /// columns. They come from one step of a power iteration that starts from the last round's Q:
@@ -43,7 +47,7 @@ struct LowRank {
 
   /// The round over an exact topology, see exchange/low_rank_round.hpp, which programs that use it must include.
   template <class F, class P, class E>
-  using Round = LowRankRound<R, P, E>;
+  using Round = detail::LowRankRound<R, P, E>;
 
   /// The compression factor that a matrix must exceed to be compressed.
   float min_compression = 2;

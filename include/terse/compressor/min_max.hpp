@@ -26,6 +26,8 @@ struct LowAndStep : MinAndMax {
 
 }  // namespace detail
 
+namespace quantizer {
+
 /// C(x) = low + c * step, c = round((x - low) / step), clipped to 0 ... K = 2^b - 1. Constant units are decoded
 /// exactly. If an offset is large relative to the range, it only costs its own rounding. Source: Gan et al.,
 /// "Bagua", VLDB 2021 (8 bits); Markov et al., "CGX", Middleware 2022 (1 to 8 bits).
@@ -77,11 +79,13 @@ struct MinMaxLevels {
   }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// A quantizer of `Bits` bits per element between a unit's smallest and largest element. Wire: Bits / 8 bytes per
 /// element and 8 bytes per unit.
 template <int Bits, class Rounding = Nearest, Granularity G = PerSegment>
-using MinMax = Packed<MinMaxLevels<Bits, Rounding>, G>;
+using MinMax = Packed<quantizer::MinMaxLevels<Bits, Rounding>, G>;
 
 }  // namespace terse

@@ -11,6 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+namespace quantizer {
+
 /// Stochastic rounding of |x| to one of the two powers of two around it, so that its mean is |x|. The powers are
 /// P, P / 2, ..., P / 2^126, with P the least power >= max |x| of the unit; below them there is 0.
 /// Wire: bit 7 is the sign, bits 0 to 6 are 0 for 0 and j for P 2^(j - 127).
@@ -51,10 +53,12 @@ struct NaturalPowers {
   }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// An unbiased quantizer of 8 bits per element with a relative error. Wire: 1 byte per element and 4 bytes per unit.
 template <Granularity G = PerSegment>
-using Natural = Packed<NaturalPowers, G>;
+using Natural = Packed<quantizer::NaturalPowers, G>;
 
 }  // namespace terse

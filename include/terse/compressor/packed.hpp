@@ -11,6 +11,7 @@
 #include "terse/compressor/quantizer_concept.hpp"
 #include "terse/core/policy.hpp"
 #include "terse/executor/placed_ranges.hpp"
+#include "terse/executor/sinks.hpp"
 
 namespace terse {
 
@@ -198,19 +199,20 @@ struct Packed {
                                    all, section + scale_bytes(range), context.local);
     }
   }
-  /// Writes one packet's section from the codes that `measure` has written to `codes`, which begin at arena index
-  /// `begin`.
+  /// Writes one packet's section from the codes that `measure` has written, and notes the scales of its segments there.
   template <Executor E>
-  void encode(E executor, const Workspace<E>& workspace, const Range& range, const std::byte* codes,
-              index_t begin, index_t first_unit, std::byte* section) const {
+  void encode(E executor, const Workspace<E>& workspace, const Range& range,
+              const detail::MeasuredCodes<Q::bits, Scale>& measured, index_t first_unit,
+              std::byte* section) const {
     if (range.pieces().empty()) return;
-    write_scales(executor, workspace, range, first_unit, section);
+    const auto all = write_scales(executor, workspace, range, first_unit, section);
     section += scale_bytes(range);
+    index_t unit = 0;
     for (const Piece& piece : range.pieces()) {
       const index_t bytes = code_bytes<Q::bits>(piece.count);
-      copy(executor, in<E, std::byte>(codes + (piece.offset - begin) / 8 * Q::bits, bytes),
-           out<E, std::byte>(section, bytes));
+      copy(executor, in<E, std::byte>(measured.at(piece.offset), bytes), out<E, std::byte>(section, bytes));
       section += bytes;
+      if (piece.count > 0) measured.note(piece.segment, all[units().whole ? 0 : unit++]);
     }
   }
   /// Writes several packets' sections, each at its range's offset from `base`.
@@ -220,6 +222,12 @@ struct Packed {
                        std::byte* base) const requires(measured) {
     pack<Q::bits, Q::stochastic>(executor, sections, units(), mask, detail::Quantize<Q, Feedback>{feedback},
                                  in<E, Scale>(workspace.scales.all()), base, context.local);
+  }
+  /// Writes them from the codes that `measure` has written.
+  template <GridExecutor E>
+  void encode_together(E executor, const Workspace<E>& workspace, detail::PlacedRanges sections,
+                       const detail::MeasuredCodes<Q::bits, Scale>& measured, std::byte* base) const {
+    place_codes(executor, sections, units(), measured, in<E, Scale>(workspace.scales.all()), base);
   }
   /// Measures and encodes several packets' sections, in one kernel if it has room for a unit.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>

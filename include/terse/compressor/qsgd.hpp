@@ -11,6 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+namespace quantizer {
+
 /// C(x) = sgn(x) * level / L * norm, level = floor(L |x| / norm + u), u uniform in (0, 1), L = 2^(b-1) - 1.
 /// Norm is EuclideanNorm or MaxAbs. Wire: the level, and the sign in the highest bit.
 /// Source: Alistarh et al., "QSGD", NeurIPS 2017, section 3.1 (without its entropy code).
@@ -50,10 +52,12 @@ struct QsgdLevels {
   }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// An unbiased quantizer of `Bits` bits per element. Wire: Bits / 8 bytes per element and 4 bytes per unit.
 template <int Bits, Statistic Norm = EuclideanNorm, Granularity G = PerBlock<512>>
-using Qsgd = Packed<QsgdLevels<Bits, Norm>, G>;
+using Qsgd = Packed<quantizer::QsgdLevels<Bits, Norm>, G>;
 
 }  // namespace terse

@@ -70,6 +70,33 @@ constexpr bool is_unchecked() {
   return false;
 }
 
+/// True for a quantizer, which Packed turns into a compressor.
+template <class P>
+constexpr bool is_quantizer = requires {
+  P::bits;
+  P::stochastic;
+  typename P::Statistic;
+}
+&&!requires { P::lossless; };
+/// True for a selection, which Sparse turns into a compressor.
+template <class P>
+constexpr bool is_selection = requires(const P& selection, index_t n) {
+  P::variable;
+  selection.most(n);
+}
+&&!requires { P::lossless; };
+/// Checks whether P is only a part of a compressor, and says in a readable static_assert how to complete it.
+template <class P>
+constexpr bool is_part_of_compressor() {
+  static_assert(!is_quantizer<P>,
+                "terse: this argument is a quantizer, not a compressor. Packed makes a compressor of it: "
+                "Packed<Quantizer, PerSegment>, or another Granularity");
+  static_assert(!is_selection<P>,
+                "terse: this argument is a selection, not a compressor. Sparse makes a compressor of it: "
+                "Sparse<Selection, Dense, PerSegment>, or with a quantized compressor for the picked values");
+  return is_quantizer<P> || is_selection<P>;
+}
+
 /// Returns the number of elements that a compressor holds between measuring and coding. 0 means up to the whole
 /// message.
 template <class C>

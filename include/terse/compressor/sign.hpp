@@ -11,6 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+namespace quantizer {
+
 /// C(y) = s * sgn(y), sgn(y) = +1 unless y < 0, so both zeros are +. One bit per element.
 /// Source: Seide et al., "1-bit SGD", Interspeech 2014; Tang et al., "1-bit Adam", ICML 2021, section 4.
 template <class S>
@@ -86,21 +88,23 @@ struct UnitSignBit {
   TERSE_HD static float value(std::uint32_t code, Unscaled::Scale) { return code != 0 ? 1.0F : -1.0F; }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// Signs with one scale per unit: S is RootMeanSquare or MeanAbs, G is PerSegment, PerBlock<N> or Whole.
 /// Wire: n / 8 bytes of bits and 4 bytes per unit.
 template <Statistic S = RootMeanSquare, Granularity G = PerSegment>
-using ScaledSign = Packed<SignBit<S>, G>;
+using ScaledSign = Packed<quantizer::SignBit<S>, G>;
 
 /// The compressor of 1-bit Adam: root mean square, one scale per segment.
 using Sign = ScaledSign<>;
 
 /// The compressor of 1-bit SGD: a mean for each side of zero. Wire: n / 8 bytes of bits and 8 bytes per unit.
 template <Granularity G = PerSegment>
-using TwoMeanSign = Packed<TwoMeanBit, G>;
+using TwoMeanSign = Packed<quantizer::TwoMeanBit, G>;
 
 /// Signs without a scale. Wire: n / 8 bytes of bits. Blocks without scales save the pass that would measure them.
-using UnitSign = Packed<UnitSignBit, PerBlock<4096>>;
+using UnitSign = Packed<quantizer::UnitSignBit, PerBlock<4096>>;
 
 }  // namespace terse

@@ -11,6 +11,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
+namespace quantizer {
+
 /// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which has smaller errors
 /// but a bias. Wire: bit 0 is 1 for nonzero values, bit 1 is the sign. Source: Wen et al., "TernGrad", NeurIPS 2017,
 /// sections 3 and 4 (there, ranks agree on the largest s).
@@ -59,13 +61,15 @@ struct UnitTernaryLevels {
   }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// The levels -s, 0, s. Wire: 1/4 byte per element and 4 bytes per unit.
 template <Statistic S = MaxAbs, Granularity G = PerSegment>
-using Ternary = Packed<TernaryLevels<S>, G>;
+using Ternary = Packed<quantizer::TernaryLevels<S>, G>;
 
 /// The levels -1, 0, 1, without a scale. Wire: n / 4 bytes. The blocks save a pass, as those of UnitSign.
-using UnitTernary = Packed<UnitTernaryLevels, PerBlock<4096>>;
+using UnitTernary = Packed<quantizer::UnitTernaryLevels, PerBlock<4096>>;
 
 }  // namespace terse

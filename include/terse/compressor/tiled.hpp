@@ -44,7 +44,7 @@ struct Tiled {
   static_assert(
       sizeof(Inner) == 0,
       "terse: Tiles and Dct take a sparse compressor that picks PerSegment, and have it pick from each tile: "
-      "TopK<>, Threshold<>, RandomK, Chain<...>");
+      "TopK<>, Threshold<>, RandomK, Chain<...>, Sparse<Selection, Dense, PerSegment>");
 };
 
 /// The specialization for Sparse: picks coefficients of each tile as Sparse picks elements of a segment.

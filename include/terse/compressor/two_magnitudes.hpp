@@ -50,6 +50,8 @@ struct TwoMagnitudes {
   }
 };
 
+namespace quantizer {
+
 /// C(x) = the sign of x times the nearer of two magnitudes, see TwoMagnitudes. Two bits per element.
 /// Source: Max, "Quantizing for minimum distortion", 1960; the levels for exponential tails are calculated.
 struct SignAndMagnitude {
@@ -75,6 +77,8 @@ struct SignAndMagnitude {
   }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// Signs and one of the unit's two magnitudes, for picks of Sparse, which have similar sizes. Wire: n / 4 bytes of
@@ -82,6 +86,6 @@ TERSE_NUMERICS_END
 ///
 ///     Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>    2 bits per pick and 8 bytes per tile
 template <Granularity G = PerSegment>
-using TwoMagnitudeSign = Packed<SignAndMagnitude, G>;
+using TwoMagnitudeSign = Packed<quantizer::SignAndMagnitude, G>;
 
 }  // namespace terse

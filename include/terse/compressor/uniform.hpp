@@ -24,6 +24,8 @@ struct Symmetric {
 
 TERSE_NUMERICS_BEGIN
 
+namespace quantizer {
+
 /// Evenly spaced levels over [-s, s]: t = round(x / s * D), clipped to the codebook; C(x) = t / D * s. D is 2^(b-1) in
 /// the asymmetric codebook, 2^(b-1) - 1 in the symmetric one. S is MaxAbs or TwoRootMeanSquares.
 /// Wire: code t + D; the symmetric codebook's last code, which is not sent, decodes to s.
@@ -122,12 +124,14 @@ struct UniformLevels {
   }
 };
 
+}  // namespace quantizer
+
 TERSE_NUMERICS_END
 
 /// A uniform quantizer of `Bits` bits per element: Rounding is Nearest or Stochastic, Book is Asymmetric or Symmetric.
 /// Wire: Bits / 8 bytes per element and 4 bytes per unit.
 template <int Bits, class Rounding = Nearest, class Book = Asymmetric, Statistic S = MaxAbs,
           Granularity G = PerSegment>
-using Uniform = Packed<UniformLevels<Bits, Rounding, Book, S>, G>;
+using Uniform = Packed<quantizer::UniformLevels<Bits, Rounding, Book, S>, G>;
 
 }  // namespace terse

@@ -80,23 +80,23 @@ TERSE_COLD std::string packet_from(int peer, int from, const std::string& where 
 [[noreturn]] TERSE_COLD void throw_fault(const PacketFault& fault, const char* content, std::uint64_t step,
                                          int peer, int rank, int from);
 
-}  // namespace detail
-
 /// If there is a `fault`, throws wire_error about the packet that `peer` has made and `from`, if not -1, has forwarded.
 /// `content` describes a fault of a section.
-inline void refuse(const detail::PacketFault& fault, const char* content, std::uint64_t step, int peer,
-                   int rank, int from = -1) {
-  if (fault.field != detail::PacketFault::none) detail::throw_fault(fault, content, step, peer, rank, from);
+inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank,
+                   int from = -1) {
+  if (fault.field != PacketFault::none) throw_fault(fault, content, step, peer, rank, from);
 }
 
 /// Reads and checks the header of a packet; throws wire_error that names the wrong field, as `refuse` does.
-inline PacketHeader read_header(const std::byte* bytes, const detail::ExpectedHeader& expected, int peer,
-                                int rank, int from = -1) {
+inline PacketHeader read_header(const std::byte* bytes, const ExpectedHeader& expected, int peer, int rank,
+                                int from = -1) {
   PacketHeader header;
   std::memcpy(&header, bytes, sizeof header);
-  refuse(detail::find_fault(header, expected), "", expected.step, peer, rank, from);
+  refuse(find_fault(header, expected), "", expected.step, peer, rank, from);
   return header;
 }
+
+}  // namespace detail
 
 }  // namespace terse
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <tuple>
@@ -28,6 +29,26 @@ struct IgnoreSetting {
 /// clang++ leaves such a policy without members.
 template <class Policy>
 inline constexpr bool has_sound_parts = true;
+
+/// A policy that states `facts` of this type.
+template <class Policy, class Facts>
+concept StatesFacts = requires {
+  requires std::same_as<const Facts, decltype(Policy::facts)>;
+};
+template <class Facts>
+constexpr bool can_be_read(Facts) {
+  return true;
+}
+/// A policy with `facts`, or, the second, with `facts` whose initializer compiles.
+template <class Policy>
+concept NamesFacts = requires {
+  Policy::facts;
+};
+template <class Policy>
+concept HasValidFacts = std::bool_constant<can_be_read(Policy::facts)>::value;
+/// A policy whose `facts` have, for instance, a misspelt member. The compiler has reported it; clang++ would report every use, too.
+template <class Policy>
+concept HasBrokenFacts = NamesFacts<Policy> && !HasValidFacts<Policy>;
 
 /// A type-erased visitor of hyper-parameters, so that code that visits them is compiled once.
 class SettingsVisitor {

@@ -19,6 +19,7 @@ TERSE_CORE std::string demangled(const char* name) {
   std::free(text);
   // Checkpoints and ranks of other builds know these types by their first names.
   constexpr std::string_view renamed[][2] = {{"terse::recipes::", "terse::"},
+                                             {"terse::quantizer::", "terse::"},
                                              {"terse::NoErrorFeedback", "terse::None"},
                                              {"terse::AboveThreshold", "terse::Above"},
                                              {"terse::IsSmallerThan", "terse::Below"},

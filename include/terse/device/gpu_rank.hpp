@@ -60,6 +60,8 @@ class GpuRank {
   Nccl transport_;
 };
 
+namespace detail {
+
 /// A GpuRank with an executor E on its stream. cuda::Rank is one.
 template <class E>
 class GpuRankWith : public GpuRank {
@@ -74,6 +76,8 @@ class GpuRankWith : public GpuRank {
  private:
   E executor_{stream()};
 };
+
+}  // namespace detail
 
 /// Runs `body(rank)`, with a `Rank&`, in a thread for each GPU of this machine, without MPI. No wait lasts longer than
 /// `deadline`. Throws the exceptions of ThreadGroup::run, and usage_error if the process sees no GPU.

@@ -46,7 +46,7 @@ struct Averaged : View {
 /// State, memory on a device and supported compressors are those of StoredResidual; errors have 8 bits by default,
 /// and 32 with AveragedResidual<Unrounded>. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale
 /// model training", 2024.
-template <class Q = UniformLevels<8, Nearest, Symmetric, MaxAbs>, index_t Block = 4096>
+template <class Q = quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>, index_t Block = 4096>
 struct AveragedResidual {
   using Stored = StoredResidual<Q, Block>;
   static constexpr bool corrects = true;

@@ -116,8 +116,6 @@ constexpr index_t held_by() {
   return 0;
 }
 
-}  // namespace detail
-
 /// Rejects pairs that need not converge, with readable static_asserts. Unchecked<C> or Unchecked<F> overrides.
 template <class C, class F>
 constexpr bool check_feedback() {
@@ -153,5 +151,7 @@ constexpr bool check_feedback() {
       "PerBlock<N>, N at most the feedback's block");
   return true;
 }
+
+}  // namespace detail
 
 }  // namespace terse

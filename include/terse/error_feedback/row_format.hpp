@@ -70,7 +70,7 @@ struct RowFormat<H> {
 /// the largest magnitude.
 template <>
 struct RowFormat<Int8> {
-  using Quantizer = UniformLevels<8, Nearest, Symmetric, MaxAbs>;
+  using Quantizer = quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>;
   static constexpr const char* name = "int8";
   static constexpr bool blocks = true;
   /// The code of 0, also for a block's elements after the end of a shorter piece.

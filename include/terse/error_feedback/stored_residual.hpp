@@ -193,9 +193,9 @@ struct StoredResidual {
 TERSE_NUMERICS_END
 
 /// Residual with the error in bf16: 2 bytes per element, 8 bits of precision.
-using Bf16Residual = StoredResidual<CastTo<bf16, Unscaled>>;
+using Bf16Residual = StoredResidual<quantizer::CastTo<bf16, Unscaled>>;
 
 /// Residual with the error in 8-bit integers with a scale for every 64: 1.06 bytes per element.
-using Int8Residual = StoredResidual<UniformLevels<8, Nearest, Symmetric, MaxAbs>>;
+using Int8Residual = StoredResidual<quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>>;
 
 }  // namespace terse

@@ -18,7 +18,7 @@ namespace terse {
 /// round allocates nothing.
 template <Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Exchange {
-  static_assert(check_feedback<C, F>() && check_topology<P>() && detail::check_stages<C, F, P>());
+  static_assert(detail::check_feedback<C, F>() && check_topology<P>() && detail::check_stages<C, F, P>());
 
  public:
   /// With `note`, 8 bytes of each packet carry the dense part's squared norm, see `mean_norm`. Packets of exact

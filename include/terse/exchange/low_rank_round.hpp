@@ -59,6 +59,8 @@ struct ScaledByShape {
 
 TERSE_NUMERICS_END
 
+namespace detail {
+
 /// The round of LowRank<R> or, if Direction, of DionDirection<R>; see these. P may be any exact topology; the factors are averaged
 /// over DenseTopologyOf<P>, as full-precision stages are.
 template <int R, class P, class E, bool Direction>
@@ -263,5 +265,7 @@ class LowRankRound {
   Draw draw_;
   bool have_left_ = false;
 };
+
+}  // namespace detail
 
 }  // namespace terse

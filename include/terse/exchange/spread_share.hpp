@@ -19,7 +19,7 @@ class SpreadShare {
       : held_(NoErrorFeedback{}, own(plan, channel).compressed.begin_offset(),
               own(plan, channel).compressed.end_offset()),
         context_(executor, channel, envelope, compressor, NoErrorFeedback{}, layout, plan, names, &held_),
-        spread_(portions_of(context_.plan), channel, context_.rank, context_.size, 0),
+        spread_(context_),
         inbox_(context_.size) {}
 
   template <class... Step>

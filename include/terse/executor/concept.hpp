@@ -33,6 +33,8 @@ concept GridExecutor = Executor<E> && requires {
   requires E::grid;
 };
 
+namespace detail {
+
 /// An executor whose work overlaps with the program's, see executor::overlapped. Its optimizer orders the two:
 ///
 ///     follow()    makes later work of this executor wait for the program's work so far
@@ -42,8 +44,6 @@ concept OverlappedExecutor = Executor<E> && requires(const E& executor) {
   executor.follow();
   executor.lead();
 };
-
-namespace detail {
 
 /// An executor whose verbs call a functor's copies from several host threads at once, see executor/parallel.hpp.
 template <class E>

@@ -92,6 +92,21 @@ struct CodeSamples {
   }
 };
 
+/// Codes that a reduction wrote by CodeSamples, from arena index `begin` on, and a table for the scales of its segments.
+template <int Bits, class Scale>
+struct MeasuredCodes {
+  const std::byte* codes;
+  index_t begin;
+  Scale* scales;  // of segments from `first` on
+  index_t first;
+  bool hold;  // true: zeros are noted
+
+  TERSE_HD const std::byte* at(index_t i) const { return codes + (i - begin) / 8 * Bits; }
+  TERSE_HD void note(index_t segment, const Scale& scale) const {
+    scales[segment - first] = hold ? Scale{} : scale;
+  }
+};
+
 /// 64 accumulators per component of a statistic; the last component counts values that were not finite.
 template <class Statistic, class Also>
 struct Accumulate {

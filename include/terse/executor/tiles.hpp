@@ -148,7 +148,7 @@ struct SliceOf : SliceCounts {
 
 using SliceView = SliceOf<const SlicePiece*>;
 /// The maximum number of pieces of a kernel, and the number for which kernels with fewer bytes of arguments exist.
-inline constexpr int most_pieces = 128, few_pieces = 16;
+inline constexpr int most_pieces = 128, few_pieces = 32;
 using Slice = SliceOf<Listed<SlicePiece, most_pieces>>;
 
 /// Returns the number of tiles of a range.

@@ -14,6 +14,7 @@
 #include "terse/error_feedback/residual.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/laws/feedback_trial.hpp"
+#include "terse/laws/guarded_selection.hpp"
 #include "terse/laws/subject.hpp"
 
 namespace terse::laws {
@@ -55,7 +56,7 @@ class RankOf final : public Rank {
     codec_->measure(plan_.whole, mask(), EmptyInbox{}, from);
     Sent packets;
     for (const Portion* portion : portions_) {
-      Packet& packet = packets.emplace_back(portion->bytes, fill);
+      Packet& packet = packets.emplace_back(portion->bytes, fill, layout_.size());
       packet.bytes = codec_->encode(*portion, mask(), EmptyInbox{}, from, context, true, packet.data());
     }
     return packets;
@@ -185,6 +186,7 @@ class Pair final : public Subject {
   Pair(const C& compressor, const F& feedback)
       : compressor_(compressor), feedback_(feedback), claims_(SubjectOf<C>::claims(compressor)) {
     if constexpr (requires { compressor.check(); }) compressor.check();
+    claims_.selects = !std::is_same_v<GuardedC, C>;
     claims_.accumulates = terse::detail::accumulates<F>();
     claims_.exact = terse::detail::held_by<F>() == 0;
     if constexpr (terse::detail::accumulates<F>())
@@ -206,10 +208,12 @@ class Pair final : public Subject {
     return arena;
   }
   std::unique_ptr<Rank> rank(const Arena& arena) const override {
-    return std::make_unique<RankOf<C, F>>(compressor_, feedback_, arena);
+    return std::make_unique<RankOf<GuardedC, F>>(guarded(compressor_), feedback_, arena);
   }
 
  private:
+  using GuardedC = std::remove_cvref_t<decltype(guarded(std::declval<const C&>()))>;
+
   C compressor_;
   F feedback_;
   Claims claims_;

@@ -44,6 +44,7 @@ inline Report check_all(const Subject& subject, const Options& options) {
         break;
       }
       if (held) report.passed.push_back(law.name);
+      if (!held && law.decides) return report;
     }
   return report;
 }

@@ -116,9 +116,9 @@ class FeedbackLaws {
   std::string checkpoint() const {
     Trial one(feedback_), other(feedback_);
     for (std::uint64_t step = 1; step <= 5; ++step) (void)one.send(one.message(5, step));
-    std::string fault;
-    other.load(one.saved(&fault));
-    if (!fault.empty()) return fault;
+    const SavedState saved = one.saved();
+    if (!saved.fault().empty()) return saved.fault();
+    other.load(saved);
     for (std::uint64_t step = 6; step <= 10; ++step) {
       const Values message = one.message(5, step);
       const auto here = one.send(message), there = other.send(message);
@@ -181,7 +181,8 @@ TERSE_NUMERICS_END
 /// for feedbacks that need no exact start. To pass `comes back`, a feedback must keep nearly everything.
 template <class F, class C = NearestFourBits>
 Report check_error_feedback(const F& feedback = {}) {
-  static_assert(terse::check_error_feedback<F>() && check_compressor<C>() && check_feedback<C, F>());
+  static_assert(terse::check_error_feedback<F>() && check_compressor<C>() &&
+                terse::detail::check_feedback<C, F>());
   Report report{
       .compressor = type_name<F>(), .passed = {}, .not_applicable = {}, .failures = {}, .notes = {}};
   const detail::FeedbackLaws<F, C> laws(feedback);

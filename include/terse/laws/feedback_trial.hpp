@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <map>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "terse/compressor/uniform.hpp"
 #include "terse/executor/host.hpp"
 #include "terse/laws/report.hpp"
+#include "terse/laws/saved_state.hpp"
 #include "terse/laws/subject.hpp"
 
 // Runs an error feedback on one rank, for the laws of error feedbacks.
@@ -119,34 +118,10 @@ class FeedbackTrial {
     return sent;
   }
 
-  /// Returns the contents of a checkpoint, by name.
-  std::map<std::string, std::vector<std::byte>> saved(std::string* fault = nullptr) {
-    std::map<std::string, std::vector<std::byte>> parts;
-    codec_.walk([&](const std::string& name, auto&&... part) {
-      if (fault != nullptr && name.empty()) *fault = "a part of the state has no name";
-      if (fault != nullptr && parts.count(name) != 0)
-        *fault = "two parts of the state are called '" + name + "'";
-      copy_part(parts[name], true, part...);
-    });
-    return parts;
-  }
-  void load(std::map<std::string, std::vector<std::byte>> parts) {
-    codec_.walk([&](const std::string& name, auto&&... part) { copy_part(parts[name], false, part...); });
-  }
+  SavedState saved() { return SavedState(codec_); }
+  void load(const SavedState& state) { state.load(codec_); }
 
  private:
-  template <class T>
-  static void copy_part(std::vector<std::byte>& bytes, bool save, view<T> part, index_t) {
-    copy_bytes(bytes, save, part.data(), at(part.size()) * sizeof(T));
-  }
-  static void copy_part(std::vector<std::byte>& bytes, bool save, std::uint64_t& value) {
-    copy_bytes(bytes, save, &value, sizeof value);
-  }
-  static void copy_bytes(std::vector<std::byte>& bytes, bool save, void* place, std::size_t count) {
-    if (save) bytes.resize(count);
-    if (count > 0) save ? std::memcpy(bytes.data(), place, count) : std::memcpy(place, bytes.data(), count);
-  }
-
   Layout layout_;
   Plan plan_;
   Codec<C, F, E> codec_;

@@ -26,6 +26,7 @@ struct Claims {
   bool contractive = false;        ///< the norm of errors is less than that of the message
   bool tracks = false;             ///< with Residual the mean is tracked, see Traits
   bool variable = false;           ///< the size of a section depends on the data
+  bool selects = false;            ///< a selection picks the elements to send
   bool zero_to_zero = false;       ///< a message of zeros decodes to zeros
   std::optional<bool> stochastic;  ///< packets depend on random draws; empty if not stated
   bool accumulates = false;        ///< the feedback keeps the unsent part
@@ -43,17 +44,18 @@ struct Moment {
   int rank = 0;            ///< sender of the message
 };
 
-/// A packet between two margins that must not be written.
+/// A packet between two margins that must not be written. The one after it has room for every element once more.
 class Packet {
  public:
-  Packet(index_t most, std::byte fill) : room_(at(2 * margin + most), fill), most_(most), fill_(fill) {}
+  Packet(index_t most, std::byte fill, index_t elements)
+      : room_(at(2 * margin + most + 8 * elements), fill), most_(most), fill_(fill) {}
   std::byte* data() { return room_.data() + margin; }
   const std::byte* data() const { return room_.data() + margin; }
   index_t most() const { return most_; }
   bool intact() const {
     const auto untouched = [this](std::byte b) { return b == fill_; };
     return std::all_of(room_.begin(), room_.begin() + margin, untouched) &&
-           std::all_of(room_.end() - margin, room_.end(), untouched);
+           std::all_of(room_.begin() + margin + most_, room_.end(), untouched);
   }
   index_t bytes = 0;  ///< bytes that `encode` returned
 
@@ -121,7 +123,8 @@ struct Law {
   bool applies = true;              ///< true if it applies to this compressor
   std::vector<Example> examples{};  ///< examples on which it is tried
   std::function<std::string(const Example&)> violation;
-  bool shrinks = true;  ///< true if a failing example may be shrunk
+  bool shrinks = true;   ///< true if a failing example may be shrunk
+  bool decides = false;  ///< true if no other law is tried after this one is broken
 };
 
 /// Returns the moment of message m of an example: step `step + m`.

@@ -17,8 +17,8 @@
 #include "terse/error_feedback/residual.hpp"
 #include "terse/exchange/exchange.hpp"
 #include "terse/executor/host.hpp"
-#include "terse/laws/report.hpp"
-#include "terse/transport/thread.hpp"
+#include "terse/laws/policy.hpp"
+#include "terse/laws/topology_trial.hpp"
 
 // Checks that a topology gives all ranks the mean, over threads.
 //
@@ -31,101 +31,28 @@ namespace terse::laws {
 
 namespace detail {
 
-inline constexpr int usual_worlds[] = {1, 2, 3, 5};
-
-TERSE_NUMERICS_BEGIN
-
-struct GivenMessage {
-  const float* x;
-  TERSE_HD float operator()(const Piece&, index_t i) const { return x[i]; }
-};
-/// Writes the mean, and counts the calls for each element.
-struct CountedMean {
-  float* x;
-  int* times;
-  TERSE_HD void operator()(const Piece&, index_t i, float mean) const {
-    x[i] = mean;
-    ++times[i];
-  }
-};
-
-TERSE_NUMERICS_END
-
-/// Rounds of one exchange between ranks that are threads. With `note` the exchange also computes the norm of the
-/// mean.
-template <class P, Compressor C, ErrorFeedback F, bool note = false>
-class TopologyTrial {
- public:
-  TopologyTrial(const P& topology, int ranks, const Options& options)
-      : topology_(topology), ranks_(ranks), options_(options) {
-    layout_.add({"matrix", {37, 41}})
-        .add({"excluded", {90}, 1, 1, false})
-        .add({"empty", {0}})
-        .add({"one", {1}});
-  }
-
-  const Layout& layout() const { return layout_; }
-  float message(int rank, std::uint64_t round, index_t i) const {
-    const Draw draw = Draw::local(options_.seed, rank, round, Purpose::user);
-    return options_.magnitude *
-           (static_cast<float>(draw.bits(static_cast<std::uint64_t>(i)) >> 40) * 0x1p-23F - 1);
-  }
-
-  struct Outcome {
-    std::vector<std::vector<float>> means;  // by rank, of the last round
-    std::vector<std::vector<double>> sums;  // by rank, of all rounds
-    std::vector<double> norms;              // by rank, of the last round
-    bool once = true;                       // true if each element came once in each round
-  };
-  /// Runs `rounds` rounds. With `same` all rounds have the messages of the first round.
-  Outcome run(std::uint64_t rounds, bool same) const {
-    const auto size = static_cast<std::size_t>(layout_.size());
-    Outcome outcome{std::vector(static_cast<std::size_t>(ranks_), std::vector<float>(size)),
-                    std::vector(static_cast<std::size_t>(ranks_), std::vector<double>(size)),
-                    std::vector<double>(static_cast<std::size_t>(ranks_))};
-    std::vector<char> once(static_cast<std::size_t>(ranks_), 1);
-    ThreadGroup(ranks_, std::chrono::seconds(20)).run([&](Threads& transport) {
-      const auto rank = static_cast<std::size_t>(transport.rank());
-      Channel channel(transport);
-      Exchange<C, F, P, executor::host> exchange({}, channel, layout_, layout_.range(), C{}, F{}, note,
-                                                 topology_);
-      std::vector<float> x(size);
-      std::vector<int> times(size);
-      for (std::uint64_t round = 1; round <= rounds; ++round) {
-        for (std::size_t i = 0; i < size; ++i)
-          x[i] = message(transport.rank(), same ? 1 : round, static_cast<index_t>(i));
-        std::fill(times.begin(), times.end(), 0);
-        const GivenMessage from{x.data()};
-        const CountedMean into{outcome.means[rank].data(), times.data()};
-        const StepContext context{.step = round};
-        exchange.mix(context, {}, Message{from, from}, Message{into, into});
-        exchange.settle(context);
-        if constexpr (note) outcome.norms[rank] = exchange.mean_norm();
-        for (std::size_t i = 0; i < size; ++i)
-          outcome.sums[rank][i] += static_cast<double>(outcome.means[rank][i]);
-        const Range all = layout_.range();
-        for (const Piece& piece : all.pieces())
-          for (index_t i = piece.offset; i < piece.offset + piece.count; ++i)
-            if (times[static_cast<std::size_t>(i)] != 1) once[rank] = 0;
-      }
-    });
-    outcome.once = std::all_of(once.begin(), once.end(), [](char fine) { return fine != 0; });
-    return outcome;
-  }
-
-  /// Returns the exact mean, in double.
-  double wanted(std::uint64_t round, index_t i) const {
-    double sum = 0;
-    for (int rank = 0; rank < ranks_; ++rank) sum += static_cast<double>(message(rank, round, i));
-    return sum / ranks_;
-  }
-
- private:
-  P topology_;
-  int ranks_;
-  Options options_;
-  Layout layout_;
-};
+/// Damages each message of packets in a round, one at a time, and expects an error of its receiver that contains words(damage).
+/// Describes the first message that is not refused so, or returns "".
+template <class Trial, class Words>
+std::string undetected(const Trial& trial, int ranks, Damage::Part part, const Words& words) {
+  using Ending = typename Trial::Ending;
+  for (int sender = 0; sender < ranks; ++sender)
+    for (int message = 0;; ++message) {
+      Damage damage(part, sender, message);
+      const auto endings = trial.endings(-1, damage);
+      if (!damage.done()) break;
+      const Ending& ending = endings[static_cast<std::size_t>(damage.receiver())];
+      if (ending.kind == Ending::wire && ending.what.find(words(damage)) != std::string::npos) continue;
+      const std::string where = "the message of rank " + std::to_string(sender) + " to rank " +
+                                std::to_string(damage.receiver()) + " in phase '" + name(damage.phase()) +
+                                "', ";
+      return where +
+             (part == Damage::header ? "with a damaged header, " : "with a NaN in its last values, ") +
+             (ending.kind == Ending::none ? "is taken without an error"
+                                          : "ends in the receiver's error '" + ending.what + "'");
+    }
+  return "";
+}
 
 }  // namespace detail
 
@@ -140,6 +67,11 @@ class TopologyTrial {
 ///                     means' errors is 0, within 4 standard deviations
 ///     norm            the norm that the exchange computes for gradient clipping is the norm of the mean, equal on all
 ///                     ranks; not for topologies that name ForDense
+///     settings        a topology with members visits them
+///     accept          a packet whose header was damaged on its way is refused by its receiver
+///     phase           values damaged on their way are an error of the receiver, which names the phase of the message
+///     not finite      a message that is not finite on one rank is an error on all
+///     checkpoint      a run resumed from a checkpoint equals the uninterrupted run
 ///     failure         if a rank throws in the middle, the others end within their deadline
 template <class P>
 Report check_topology(const P& topology = {}, const Options& options = {},
@@ -254,6 +186,41 @@ Report check_topology(const P& topology = {}, const Options& options = {},
     });
   else
     report.not_applicable.emplace_back("norm");
+  judge("settings", [&](int) { return detail::settings_fault(topology); });
+  judge("accept", [&](int ranks) -> std::string {
+    const std::string what =
+        detail::undetected(Compressed(topology, ranks, options), ranks, detail::Damage::header,
+                           [](const detail::Damage&) { return "has step"; });
+    return what.empty() ? ""
+                        : what + ": `context.accept` checks every packet that arrives, before it is read";
+  });
+  judge("phase", [&](int ranks) -> std::string {
+    const std::string what = detail::undetected(
+        Compressed(topology, ranks, options), ranks, detail::Damage::last_values,
+        [](const detail::Damage& damage) { return "(phase '" + std::string(name(damage.phase())) + "')"; });
+    return what.empty()
+               ? ""
+               : what +
+                     ": `context.add` takes the phase in which the packet was sent, Phase::reduce if "
+                     "its values are encoded again and Phase::spread if they are consumed";
+  });
+  judge("not finite", [&](int ranks) -> std::string {
+    const Compressed trial(topology, ranks, options);
+    for (int culprit = 0; culprit < ranks; ++culprit) {
+      detail::Damage none;
+      const auto endings = trial.endings(culprit, none);
+      for (int rank = 0; rank < ranks; ++rank)
+        if (const auto& ending = endings[static_cast<std::size_t>(rank)];
+            ending.kind != Compressed::Ending::non_finite)
+          return "rank " + std::to_string(culprit) + "'s message has a NaN, and rank " +
+                 std::to_string(rank) +
+                 (ending.kind == Compressed::Ending::none ? " takes the mean"
+                                                          : " throws '" + ending.what + "'") +
+                 ": `context.accept` takes over the flags of packets, and those stamped later pass them on";
+    }
+    return "";
+  });
+  judge("checkpoint", [&](int ranks) { return Compressed(topology, ranks, options).resumed(); });
   judge("failure", [&](int ranks) -> std::string {
     if (ranks == 1) return "";
     const Exact trial(topology, ranks, options);

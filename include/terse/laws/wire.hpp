@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,19 @@
 // Laws of packets: sizes, written bytes, and decoding of arbitrary bytes.
 
 namespace terse::laws {
+
+/// Checks that a selection stays within the memory that it states. Its guard throws, see guarded_selection.hpp.
+inline std::string picks_violation(const Subject& subject, const Example& example) {
+  const Arena arena = subject.arena(example);
+  const auto rank = subject.rank(arena);
+  try {
+    for (std::size_t m = 0; m < example.messages.size(); ++m)
+      rank->encode(arena.spread(example.messages[m]), moment(example, m));
+  } catch (const std::logic_error& broken) {
+    return broken.what();
+  }
+  return "";
+}
 
 /// Checks that a section has wire_bytes(range) bytes, or at most this number if `variable`; all sizes are multiples
 /// of 8.
@@ -143,13 +157,14 @@ inline std::string arbitrary_bytes_violation(const Subject& subject, const Examp
   return "";
 }
 
-/// Returns the laws of packets: size, bounds, determined bytes, and arbitrary bytes.
+/// Returns the laws of packets: picks, size, bounds, determined bytes, and arbitrary bytes.
 inline std::vector<Law> wire_laws(const Subject& subject, const Options& options) {
   const auto pool = examples(options.seed, options.magnitude, 2);
   const auto on = [&subject](auto violation) {
     return [&subject, violation](const Example& example) { return violation(subject, example); };
   };
-  return {{"wire size", true, pool, on(wire_size_violation)},
+  return {{"picks", subject.claims().selects, pool, on(picks_violation), true, true},
+          {"wire size", true, pool, on(wire_size_violation)},
           {"wire bounds", true, pool, on(wire_bounds_violation)},
           {"determined bytes", true, pool, on(determined_bytes_violation)},
           {"arbitrary bytes", true, pool, on(arbitrary_bytes_violation)}};

@@ -51,9 +51,8 @@ concept MomentumCorrection = std::copyable<M> && detail::NamesBuffers<M> && requ
 template <class M>
 constexpr bool check_momentum_correction() {
   static_assert(std::copyable<M>, "terse: a momentum correction is a value: it must be copyable");
-  static_assert(
-      requires { requires std::same_as<const CorrectionFacts, decltype(M::facts)>; },
-      "terse: a momentum correction states `static constexpr CorrectionFacts facts{...}`");
+  static_assert(detail::StatesFacts<M, CorrectionFacts>,
+                "terse: a momentum correction states `static constexpr CorrectionFacts facts{...}`");
   static_assert(
       detail::NamesBuffers<M>,
       "terse: a momentum correction names its buffers: `static constexpr std::array<const char*, N> "

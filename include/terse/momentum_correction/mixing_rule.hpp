@@ -127,7 +127,7 @@ concept MixingRule = std::copyable<M> && detail::NamesBuffers<M> && requires {
 template <class M>
 constexpr bool check_mixing_rule() {
   static_assert(std::copyable<M>, "terse: a mixing rule is a value: it must be copyable");
-  constexpr bool has_facts = requires { requires std::same_as<const MixingFacts, decltype(M::facts)>; };
+  constexpr bool has_facts = detail::StatesFacts<M, MixingFacts>;
   static_assert(has_facts, "terse: a mixing rule states `static constexpr MixingFacts facts{...}`");
   static_assert(
       detail::NamesBuffers<M>,
@@ -198,9 +198,8 @@ concept LocalDirection = std::copyable<D> && detail::NamesBuffers<D> && requires
 template <class D>
 constexpr bool check_local_direction() {
   static_assert(std::copyable<D>, "terse: a local direction is a value: it must be copyable");
-  static_assert(
-      requires { requires std::same_as<const DirectionFacts, decltype(D::facts)>; },
-      "terse: a local direction states `static constexpr DirectionFacts facts{}`");
+  static_assert(detail::StatesFacts<D, DirectionFacts>,
+                "terse: a local direction states `static constexpr DirectionFacts facts{}`");
   static_assert(
       detail::NamesBuffers<D>,
       "terse: a local direction names its buffers: `static constexpr std::array<const char*, N> state{...}`");

@@ -65,10 +65,10 @@ struct OneBitAdamOf {
 /// Takes a Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
 /// (FrozenVariance).
 ///
-/// Passes of a compressed step on a host: two over n (momentum + error + scale + bits; decode + update), and on a chunk's owner one over n / W. Devices,
-/// and compressors with other codes than signs, write bits and error in a separate pass unless PerBlock; then the owner has two. Wire: see the topology.
-/// State: momentum, variance and error of n floats each, n / W more for ScatterGather's second error, and n / 32 words of masks. The full-precision
-/// stage has 3 n more floats of packets.
+/// Passes of a compressed step: two over n (momentum + error + scale + bits; decode + update), and on a chunk's owner one over n / W. Compressors with
+/// other codes than signs write bits and error in a separate pass unless PerBlock; then the owner has two. Wire: see the topology. State: momentum,
+/// variance and error of n floats each, n / W more for ScatterGather's second error, and n / 32 words of masks. The full-precision stage has 3 n more
+/// floats of packets.
 ///
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
 /// Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see FrozenVariance.

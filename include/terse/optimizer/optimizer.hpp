@@ -45,7 +45,7 @@ namespace terse {
 template <class R, class T, Executor E = executor::host, class N = Numbers<>>
 class Optimizer {
   static_assert(check_transport<T>());
-  static_assert(check_recipe<R>() && check_steps<R, T, E, N>());
+  static_assert(check_recipe<R>() && detail::check_steps<R, T, E, N>());
   using P = typename N::parameter;
   using G = typename N::gradient;
   using State = typename detail::Composed<R>::template State<E>;

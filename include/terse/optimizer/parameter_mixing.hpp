@@ -40,7 +40,7 @@ namespace recipes {
 /// written).
 template <class M, class P, class C, class F, class Decay>
 struct ParameterMixingOf {
-  static_assert(check_mixing_rule<M>() && check_compressor<C>() && check_feedback<C, F>() &&
+  static_assert(check_mixing_rule<M>() && check_compressor<C>() && detail::check_feedback<C, F>() &&
                 detail::check_mixing<M, P, C, F>());
   static_assert(
       C::lossless || !Decay::coupled || M::facts.vectors == 1 || M::facts.second_by_difference,
@@ -240,7 +240,7 @@ struct SortMixing<Takes<Kinds...>, Policies<Ds...>, Ps...> {
   using Either = PickPolicy<K, PickPolicy<K, Default, Ds...>, Ps...>;
   using C = Either<PolicyKind::compressor, Dense>;
   static constexpr bool sound = Given<Ps...>::template check<Kinds...>() && check_whole_models<C>();
-  static_assert(sound);
+  static_assert(sound || !(... && is_sound<Ps>));  // otherwise reported
   static_assert(
       count_of<PolicyKind::mixing_rule, Ps...> == 0 || count_of<PolicyKind::local_direction, Ps...> == 0,
       "terse: a mixing rule has its own local direction: write AdaptThenCombine<Direction> and the like");

@@ -35,13 +35,15 @@ namespace detail {
 /// missing members.
 template <class P>
 constexpr PolicyKind kind_of() {
-  if constexpr (requires { requires std::same_as<const CorrectionFacts, decltype(P::facts)>; })
+  if constexpr (HasBrokenFacts<P>)
+    return PolicyKind::none;
+  else if constexpr (StatesFacts<P, CorrectionFacts>)
     return PolicyKind::momentum_correction;
-  else if constexpr (requires { requires std::same_as<const PreconditionerFacts, decltype(P::facts)>; })
+  else if constexpr (StatesFacts<P, PreconditionerFacts>)
     return PolicyKind::preconditioner;
-  else if constexpr (requires { requires std::same_as<const MixingFacts, decltype(P::facts)>; })
+  else if constexpr (StatesFacts<P, MixingFacts>)
     return PolicyKind::mixing_rule;
-  else if constexpr (requires { requires std::same_as<const DirectionFacts, decltype(P::facts)>; })
+  else if constexpr (StatesFacts<P, DirectionFacts>)
     return PolicyKind::local_direction;
   else if constexpr (requires { P::lossless; })
     return PolicyKind::compressor;
@@ -87,20 +89,23 @@ constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
 
-/// True for a quantizer, which Packed turns into a compressor.
+/// Checks whether this kind is one of `kinds` and none of Taken.
+template <PolicyKind... Taken, class... Kinds>
+constexpr bool is_left(PolicyKind kind, Kinds... kinds) {
+  return ((kind == kinds) || ...) && !is_one_of<Taken...>(kind);
+}
+
+/// False for a policy that has been reported by the compiler, or is reported by its own static_assert.
 template <class P>
-constexpr bool is_quantizer = requires {
-  P::bits;
-  P::stochastic;
-  typename P::Statistic;
-};
+inline constexpr bool is_sound =
+    has_sound_parts<P> && !HasBrokenFacts<P> && !is_quantizer<P> && !is_selection<P>;
 
 /// Reports a missing member of one policy with a readable static_assert, before other policies are chosen by its traits.
 template <class P>
 constexpr bool check_kind() {
   constexpr PolicyKind kind = kind_of<P>();
-  if constexpr (!has_sound_parts<P>)
-    return false;
+  if constexpr (!is_sound<P>)
+    return is_part_of_compressor<P>() && false;
   else if constexpr (kind == PolicyKind::momentum_correction)
     return check_momentum_correction<P>();
   else if constexpr (kind == PolicyKind::preconditioner)
@@ -123,11 +128,7 @@ template <class... Ps>
 struct Given {
   template <PolicyKind... Taken>
   static constexpr bool check() {
-    constexpr bool quantizers = (... || (kind_of<Ps>() == PolicyKind::none && is_quantizer<Ps>));
-    static_assert(!quantizers,
-                  "terse: this argument is a quantizer, not a compressor. Packed makes a compressor of it: "
-                  "Packed<Quantizer, PerSegment>, or another Granularity");
-    static_assert((... && (kind_of<Ps>() != PolicyKind::none || !has_sound_parts<Ps> || is_quantizer<Ps>)),
+    static_assert((... && (kind_of<Ps>() != PolicyKind::none || !is_sound<Ps>)),
                   "terse: one of this optimizer's arguments is not a policy: it has none of the members that "
                   "tell its kind, neither `facts` (of a MomentumCorrection, Preconditioner, MixingRule or "
                   "local direction) nor `lossless` (of a Compressor), `corrects` (ErrorFeedback), "
@@ -156,11 +157,27 @@ struct Given {
                   "terse: this optimizer takes one schedule of meetings and has been given two");
     static_assert(count_of<PolicyKind::block, Ps...> <= 1,
                   "terse: this optimizer takes one of Block and has been given two");
+    constexpr bool mixes = is_one_of<Taken...>(PolicyKind::weight_decay);
+    constexpr bool mixing_here =
+        !mixes && (... || is_left<Taken...>(kind_of<Ps>(), PolicyKind::mixing_rule,
+                                            PolicyKind::local_direction, PolicyKind::weight_decay));
+    constexpr bool means_there =
+        mixes && (... || is_left<Taken...>(kind_of<Ps>(), PolicyKind::momentum_correction,
+                                           PolicyKind::preconditioner));
     static_assert(
-        (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
+        !mixing_here,
+        "terse: a MixingRule, a local direction and a weight decay are for methods that mix with "
+        "neighbours, and this optimizer takes means over all ranks: write ParameterMixing<...> with them");
+    static_assert(
+        !means_there,
+        "terse: a MomentumCorrection and a Preconditioner are for means over all ranks: write "
+        "Averaging<...> with them, or give this method, which mixes with neighbours, a MixingRule or a local "
+        "direction such as MomentumDirection");
+    static_assert(
+        mixing_here || means_there || (is_one_of<PolicyKind::none, Taken...>(kind_of<Ps>()) && ...),
         "terse: this named optimizer fixes a policy of this kind and takes no other: see its documentation "
         "for the kinds that it takes; Averaging<...> and ParameterMixing<...> take one of every kind");
-    return (!quantizers && ... && check_kind<Ps>());
+    return (... && check_kind<Ps>());
   }
 };
 

@@ -176,8 +176,6 @@ constexpr void check_bottom() {
   }
 }
 
-}  // namespace detail
-
 /// Reports, with a readable static_assert, a member that is missing in the recipe at the end of R's compositions, over
 /// transport T, on executor E, with N's numbers.
 template <class R, class T, class E, class N>
@@ -188,8 +186,6 @@ constexpr bool check_steps() {
   }
   return true;
 }
-
-namespace detail {
 
 /// Throws usage_error for invalid values of a recipe and of all its compositions.
 template <class R>

@@ -74,17 +74,24 @@ struct Choice<Policies<Ds...>, Ps...> {
   }
 };
 
+/// Of with its policies, which it checks itself.
 template <template <class...> class Of, class Taken, class Defaults, class... Ps>
-struct Sort;
+struct SortAny;
 template <template <class...> class Of, PolicyKind... Kinds, class Defaults, class... Ps>
-struct Sort<Of, Takes<Kinds...>, Defaults, Ps...> {
+struct SortAny<Of, Takes<Kinds...>, Defaults, Ps...> {
   static constexpr bool sound = Given<Ps...>::template check<Kinds...>();
-  static_assert(sound);
+  static_assert(sound || !(... && is_sound<Ps>));  // otherwise reported
   template <PolicyKind K>
   using Chosen = typename decltype(Choice<Defaults, Ps...>::template of<K>())::type;
-  static_assert(check_means<Chosen<PolicyKind::compressor>, Chosen<PolicyKind::error_feedback>,
-                            Chosen<PolicyKind::topology>>());
   using type = typename Make<sound, Of, Chosen<Kinds>...>::type;
+};
+
+template <template <class...> class Of, class Taken, class Defaults, class... Ps>
+struct Sort : SortAny<Of, Taken, Defaults, Ps...> {
+  using Any = SortAny<Of, Taken, Defaults, Ps...>;
+  static_assert(check_means<typename Any::template Chosen<PolicyKind::compressor>,
+                            typename Any::template Chosen<PolicyKind::error_feedback>,
+                            typename Any::template Chosen<PolicyKind::topology>>());
 };
 
 }  // namespace detail

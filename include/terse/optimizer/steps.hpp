@@ -25,7 +25,7 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
                                             const Options& options, E executor, N)
     : recipe((detail::check_values(recipe_), std::move(recipe_))),
       options_((detail::check_options(options, GridExecutor<E>, detail::ever_alike<R>()),
-                detail::with_slices(options, OverlappedExecutor<E>))),
+                detail::with_slices(options, detail::OverlappedExecutor<E>))),
       layout_((detail::check_layout(layout, transport.rank()), layout)),
       executor_((detail::check_stream(transport, executor), executor)),
       transport_(transport.split(0, transport.rank())),

@@ -30,11 +30,11 @@ class ActivationGradients {
 
   index_t largest_packet() const { return header + section_.largest() + 8; }
   /// Lays out a packet of these rows; returns its bytes.
-  index_t lay_out(std::span<const RowVisit> visits) {
+  index_t lay_out(std::span<const detail::RowVisit> visits) {
     section_.clear();
     rows_ = 0;
     padded_ = false;
-    for (const RowVisit& visit : visits) {
+    for (const detail::RowVisit& visit : visits) {
       padded_ = padded_ || visit.length < positions_;
       section_.add(rows_++, visit.length * (elements_ / positions_));
     }

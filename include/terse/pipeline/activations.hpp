@@ -140,14 +140,14 @@ class Activations {
   }
 
   /// Lays out a packet of these rows; returns its bytes. Later calls refer to these rows.
-  index_t lay_out(std::span<const RowVisit> visits) {
+  index_t lay_out(std::span<const detail::RowVisit> visits) {
     whole_.clear();
     if constexpr (P::remembers) changes_.clear();
     places_.clear();
     cleared_.clear();
     fresh_ = padded_ = false;
     rows_ = 0;
-    for (const RowVisit& visit : visits) {
+    for (const detail::RowVisit& visit : visits) {
       const index_t row = rows_++, count = count_of(visit);
       padded_ = padded_ || count < elements_;
       if constexpr (P::remembers) {
@@ -227,13 +227,13 @@ class Activations {
   }
 
   /// Returns a hash of row `row`'s copy; 0 if there is none yet.
-  std::uint64_t proof(std::span<const RowVisit> visits, index_t row) requires on_host {
-    const RowVisit& visit = visits[static_cast<std::size_t>(row)];
+  std::uint64_t proof(std::span<const detail::RowVisit> visits, index_t row) requires on_host {
+    const detail::RowVisit& visit = visits[static_cast<std::size_t>(row)];
     return P::remembers && visit.seen ? hash_bytes(copy_of(visit), static_cast<std::size_t>(row_bytes_)) : 0;
   }
   /// Returns ||a||^2 and ||a - m||^2 of a row's data, without padding.
   template <Number A>
-  std::pair<double, double> squares(std::span<const RowVisit> visits, index_t row,
+  std::pair<double, double> squares(std::span<const detail::RowVisit> visits, index_t row,
                                     const A* activations) requires on_host {
     std::byte* const copy = copy_of(visits[static_cast<std::size_t>(row)]);
     typename RowFormat<Format>::Cursor cursor(&copy, elements_);
@@ -259,9 +259,9 @@ class Activations {
   }
   index_t row_bytes() const { return row_bytes_; }
   /// Hints that the copies of these visits will be needed soon.
-  void expect(std::span<const RowVisit> visits) {
+  void expect(std::span<const detail::RowVisit> visits) {
     if constexpr (requires { copies_.expect(index_t{}); })
-      for (const RowVisit& visit : visits)
+      for (const detail::RowVisit& visit : visits)
         if (visit.seen) copies_.expect(visit.slot);
   }
 
@@ -282,10 +282,10 @@ class Activations {
     else
       return NoCopies{};
   }
-  std::byte* copy_of(const RowVisit& visit) {
+  std::byte* copy_of(const detail::RowVisit& visit) {
     return copies() + (visit.slot == detail::ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
   }
-  index_t count_of(const RowVisit& visit) const { return visit.length * (elements_ / positions_); }
+  index_t count_of(const detail::RowVisit& visit) const { return visit.length * (elements_ / positions_); }
   /// Zeroes the copies of new examples with padding, because a later visit may fill the padding and the slot may contain an
   /// older example's copy.
   void clear_copies() {

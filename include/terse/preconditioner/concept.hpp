@@ -50,9 +50,8 @@ concept Preconditioner = std::copyable<P> && detail::NamesBuffers<P> && requires
 template <class P>
 constexpr bool check_preconditioner() {
   static_assert(std::copyable<P>, "terse: a preconditioner is a value: it must be copyable");
-  static_assert(
-      requires { requires std::same_as<const PreconditionerFacts, decltype(P::facts)>; },
-      "terse: a preconditioner states `static constexpr PreconditionerFacts facts{...}`");
+  static_assert(detail::StatesFacts<P, PreconditionerFacts>,
+                "terse: a preconditioner states `static constexpr PreconditionerFacts facts{...}`");
   static_assert(
       detail::NamesBuffers<P>,
       "terse: a preconditioner names its buffers: `static constexpr std::array<const char*, N> state{...}`");

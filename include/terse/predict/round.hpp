@@ -118,10 +118,10 @@ inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 1
   detail::check_count("by_size", "ranks", ranks, 1);
   const double packet = 4.0 * static_cast<double>(elements);
   // Slices differ by less than 128 elements.
-  const index_t slice =
-      slices_of(Range({{0, 0, elements}}), terse::detail::slice_bytes_of(slice_bytes, false, false))
-          .front()
-          .elements();
+  const index_t slice = terse::detail::slices_of(Range({{0, 0, elements}}),
+                                                 terse::detail::slice_bytes_of(slice_bytes, false, false))
+                            .front()
+                            .elements();
   return slice / ranks >= from ? ring(ranks, packet) : scatter_gather(ranks, packet);
 }
 /// Returns the round of AllGather: one batch with the whole packet to each other rank.

@@ -4,6 +4,7 @@
 #include <concepts>
 
 #include "terse/compressor/dense.hpp"
+#include "terse/core/policy.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/transport/concept.hpp"
 
@@ -37,7 +38,7 @@ namespace terse {
 ///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance
 ///                                        returns true. An exchange cut into slices has a round for each, and they share this memory
 ///
-/// terse/topology/round.hpp has the building blocks of rounds.
+/// terse/topology/round_context.hpp and round.hpp have the building blocks of rounds, and second_stage.hpp those that compress again.
 template <class T>
 concept Topology = std::copyable<T> && requires {
   { T::exact } -> std::convertible_to<bool>;
@@ -73,7 +74,7 @@ constexpr bool check_topology() {
   static_assert(has_round,
                 "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> "
                 "class Round`");
-  return Topology<T> && has_round;
+  return detail::check_parameters<T>() && Topology<T> && has_round;
 }
 
 namespace detail {

@@ -146,7 +146,7 @@ class Envelope {
                                                : portion.dense_at - portion.section_at;
       if (const char* fault =
               codec.compressor().fault(portion.compressed, packet + portion.section_at, section))
-        refuse({detail::PacketFault::content}, fault, round_.step, sender, rank_, from);
+        detail::refuse({detail::PacketFault::content}, fault, round_.step, sender, rank_, from);
     }
     flags = detail::merged_flags(flags, header.flags);
   }
@@ -183,14 +183,14 @@ class Envelope {
                     int sender, int from) const {
     const std::uint64_t check = mix_hash(round_.check, place);
     if (!round_.checks_payload)
-      return read_header(packet, {least, most, round_.step, check}, sender, rank_, from);
+      return detail::read_header(packet, {least, most, round_.step, check}, sender, rank_, from);
     PacketHeader header;
     std::memcpy(&header, packet, sizeof header);
     PacketHeader plain = header;
     plain.flags = PacketHeader::finite;
     plain.check = check >> 32 == header.check >> 32 ? check : header.check;
-    refuse(detail::find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender, rank_,
-           from);
+    detail::refuse(detail::find_fault(plain, {least, most, round_.step, check}), "", round_.step, sender,
+                   rank_, from);
     if (header.check != detail::check_with_payload(check, packet, header.length, header.flags))
       detail::throw_payload(place, sender, from, rank_, round_.step);
     return header;

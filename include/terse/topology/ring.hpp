@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "terse/topology/round.hpp"
-#include "terse/transport/assembly.hpp"
 
 namespace terse {
 
@@ -30,9 +29,7 @@ struct Ring {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : spread_(detail::portions_of(context.plan), context.channel, context.rank, context.size,
-                  context.size - 1, context.names, before(context)),
-          inbox_(context.size) {
+        : spread_(context, context.size - 1, before(context)), inbox_(context.size) {
       out_ = context.work;
       in_ = out_ + work_bytes(context) / 2;
     }
@@ -98,7 +95,7 @@ struct Ring {
       context.accept(spread_.packet(c), spread_.portion(c), Phase::spread, c, owner(context, c),
                      before(context));
       if (++hop_ == 2 * context.size - 1) return true;
-      forward(context, c, length_of(context, c));
+      forward(context, c, context.bytes_of(spread_.packet(c), spread_.portion(c)));
       return false;
     }
 
@@ -142,7 +139,7 @@ struct Ring {
     void hop(Context& context, In&& inbox, const M& message) {
       const int c = behind(context, hop_);
       const bool last = ++hop_ == context.size;
-      const index_t bytes = encode(context, inbox, detail::plus_arrived(message), c, last);
+      const index_t bytes = encode(context, inbox, message, c, last);
       if (last) return;
       const Portion& next = portion(context, behind(context, hop_));
       pass(context, {after(context), out_, bytes, portion(context, c).bytes},
@@ -152,12 +149,7 @@ struct Ring {
     template <class In, class M>
     index_t encode(Context& context, In&& inbox, const M& message, int c, bool whole) {
       std::byte* packet = whole ? spread_.packet(c) : out_;
-      // The size of variable packets is counted on the host.
-      if constexpr (Traits<C>::variable) detail::await_messages(context.channel);
-      context.codec.measure(portion(context, c), context.mask, inbox, message);
-      const index_t bytes = context.codec.encode(portion(context, c), context.mask, inbox, message,
-                                                 context.first, false, packet);
-      context.note(context.codec, portion(context, c), inbox);
+      const index_t bytes = context.encode_sum(portion(context, c), inbox, message, packet);
       context.stamp(packet, bytes, whole ? Phase::spread : Phase::reduce, c);
       if (whole) sum_bytes_ = bytes;
       return bytes;
@@ -175,21 +167,6 @@ struct Ring {
       receive_ = receive;
       under_way_.emplace(context.channel.exchange({&send_, 1}, {&receive_, 1}, phase));
     }
-    /// Returns the bytes of a received packet. A device checks headers later, so the header may still be corrupt at
-    /// this point.
-    index_t length_of(Context& context, int c) {
-      const index_t most = spread_.portion(c).bytes;
-      if constexpr (Traits<C>::variable) {
-        PacketHeader header;
-        detail::await_messages(context.channel);
-        fetch(context.executor, view<const std::byte, typename E::memory>(spread_.packet(c), sizeof header),
-              view<std::byte>(reinterpret_cast<std::byte*>(&header), sizeof header));
-        return std::clamp(static_cast<index_t>(header.length), spread_.portion(c).section_at, most);
-      } else {
-        return most;
-      }
-    }
-
     Spread<E> spread_;
     Inbox<C> inbox_;
     std::byte *out_, *in_;  // in the context's work memory

@@ -30,33 +30,6 @@ struct MeanOf {
   TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
 };
 
-namespace detail {
-
-/// A rank's message plus the received sum.
-template <class F>
-struct PlusArrived {
-  F message;
-  using StreamsOf = PlusArrived;
-  TERSE_HD auto streams() requires NamesStreams<F> { return message.streams(); }
-  TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
-  TERSE_HD float operator()(const Piece& piece, index_t i) const { return message(piece, i); }
-  TERSE_HD float operator()(const Piece& piece, index_t i, float sum) const {
-    return message(piece, i) + sum;
-  }
-  TERSE_HD void sent(index_t i, bool keep, float decoded) const requires requires(const F& f, index_t k) {
-    f.sent(k, true, 0.0F);
-  }
-  { message.sent(i, keep, decoded); }
-};
-
-/// Returns the message whose functors, compressed and dense, add the received sum.
-template <class Compressed, class Exact>
-auto plus_arrived(const Message<Compressed, Exact>& message) {
-  return Message{PlusArrived<Compressed>{message.compressed}, PlusArrived<Exact>{message.dense}};
-}
-
-}  // namespace detail
-
 TERSE_NUMERICS_END
 
 /// Checks whether a batch is done; with `block` it waits until it is.
@@ -189,6 +162,12 @@ class Spread {
     }
   }
 
+  /// Spreads the chunks of the context's plan.
+  template <class Context>
+  explicit Spread(const Context& context, int shift = 0, int from = -1)
+      : Spread(chunks_of(context.plan), context.channel, context.rank, context.size, shift, context.names,
+               from) {}
+
   int mine() const { return mine_; }
   std::byte* packet(int c) { return packets_.data() + places_[static_cast<std::size_t>(c)]; }
   const Portion& portion(int c) const { return *portions_[static_cast<std::size_t>(c)]; }
@@ -245,6 +224,11 @@ class Spread {
   }
 
  private:
+  static std::vector<const Portion*> chunks_of(const Plan& plan) {
+    std::vector<const Portion*> chunks;
+    for (const Portion& chunk : plan.chunks) chunks.push_back(&chunk);
+    return chunks;
+  }
   int owner(int c) const { return (c + shift_) % size(); }
   int from(int c) const { return c == mine_ ? -1 : from_; }
 
@@ -257,16 +241,5 @@ class Spread {
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };
-
-namespace detail {
-
-/// Returns the plan's chunks in order, for Spread.
-inline std::vector<const Portion*> portions_of(const Plan& plan) {
-  std::vector<const Portion*> portions;
-  for (const Portion& chunk : plan.chunks) portions.push_back(&chunk);
-  return portions;
-}
-
-}  // namespace detail
 
 }  // namespace terse

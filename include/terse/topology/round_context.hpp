@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -8,9 +9,44 @@
 
 #include "terse/codec.hpp"
 #include "terse/topology/envelope.hpp"
+#include "terse/transport/assembly.hpp"
 #include "terse/transport/channel.hpp"
 
 namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// A rank's message plus the received sum.
+template <class F>
+struct PlusArrived {
+  F message;
+  using StreamsOf = PlusArrived;
+  TERSE_HD auto streams() requires NamesStreams<F> { return message.streams(); }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(message, piece); }
+  TERSE_HD float operator()(const Piece& piece, index_t i) const { return message(piece, i); }
+  TERSE_HD float operator()(const Piece& piece, index_t i, float sum) const {
+    return message(piece, i) + sum;
+  }
+  TERSE_HD void sent(index_t i, bool keep, float decoded) const requires requires(const F& f, index_t k) {
+    f.sent(k, true, 0.0F);
+  }
+  { message.sent(i, keep, decoded); }
+};
+
+/// Returns the message whose functors, compressed and dense, add the sums of an inbox.
+template <class Compressed, class Exact, class In>
+auto plus_arrived(const Message<Compressed, Exact>& message, const In&) {
+  if constexpr (std::is_same_v<In, EmptyInbox>)
+    return message;
+  else
+    return Message{PlusArrived<Compressed>{message.compressed}, PlusArrived<Exact>{message.dense}};
+}
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
 
 namespace detail {
 
@@ -33,10 +69,13 @@ struct RankNames {
 /// Channel, layout and envelope belong to the caller and may serve several rounds.
 template <Compressor C, ErrorFeedback F, Executor E>
 struct RoundContext {
+  /// The type of `names`, for a Round that keeps a copy for `notes`.
+  using RankNames = detail::RankNames;
+
   E executor;
   Channel& channel;
   int rank, size;
-  detail::RankNames names;
+  RankNames names;  ///< names(rank) is a rank's name in errors: in a hierarchy its rank in the world
   F feedback;
   const Layout& layout;
   Plan plan;
@@ -104,6 +143,31 @@ struct RoundContext {
     const index_t bytes = codec.encode(plan.whole, mask, EmptyInbox{}, message, first, true, packet);
     note(codec);
     return bytes;
+  }
+  /// Evaluates the message over `portion`, adds the sums of the packets in `inbox`, compresses the result with this rank's error, and
+  /// returns the bytes of the packet, unstamped: for topologies that compress partial sums.
+  template <class In, class M>
+  index_t encode_sum(const Portion& portion, In&& inbox, const M& message, std::byte* packet) {
+    const auto sum = detail::plus_arrived(message, inbox);
+    // The size of variable packets is counted on the host.
+    if constexpr (Traits<C>::variable) detail::await_messages(channel);
+    codec.measure(portion, mask, inbox, sum);
+    const index_t bytes = codec.encode(portion, mask, inbox, sum, first, false, packet);
+    note(codec, portion, inbox);
+    return bytes;
+  }
+  /// Returns the bytes of a received packet, to be forwarded; waits for its header if its size is variable.
+  index_t bytes_of(const std::byte* packet, const Portion& portion) {
+    if constexpr (Traits<C>::variable) {
+      PacketHeader header;
+      detail::await_messages(channel);
+      fetch(executor, view<const std::byte, typename E::memory>(packet, sizeof header),
+            view<std::byte>(reinterpret_cast<std::byte*>(&header), sizeof header));
+      // A device checks headers later, so the header may still be corrupt here.
+      return std::clamp(static_cast<index_t>(header.length), portion.section_at, portion.bytes);
+    } else {
+      return portion.bytes;
+    }
   }
 
   void stamp(std::byte* packet, index_t bytes, Phase phase, int chunk) {

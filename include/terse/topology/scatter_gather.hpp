@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "terse/topology/round.hpp"
-#include "terse/transport/assembly.hpp"
+#include "terse/topology/second_stage.hpp"
 
 namespace terse {
 
@@ -25,10 +24,8 @@ struct ScatterGather {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : second_(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
-                  own(context)),
-          spread_(detail::portions_of(context.plan), context.channel, context.rank, context.size, 0,
-                  context.names),
+        : second_(context, own(context)),
+          spread_(context),
           inbox_(context.size),
           out_(static_cast<std::size_t>(context.size)),
           in_(static_cast<std::size_t>(context.size)) {
@@ -60,8 +57,7 @@ struct ScatterGather {
     template <class M>
     void start(Context& context, const M& message) {
       context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
-      second_.set_compressor(context.codec.compressor());
-      second_.start(context.rate);
+      second_.start(context);
       context.codec.encode_together(context.plan.chunks, context.mask, message, context.first, out_);
       context.note(context.codec);
       context.together([&] {
@@ -131,9 +127,7 @@ struct ScatterGather {
 
     template <class Visit>
     void walk(Visit&& visit) {
-      second_.walk([&](const std::string& name, auto&&... rest) {
-        visit("second_" + name, std::forward<decltype(rest)>(rest)...);
-      });
+      second_.walk(visit);
     }
 
    private:
@@ -144,19 +138,14 @@ struct ScatterGather {
     /// Compresses the owner's chunk of `message` again and sends it to all ranks.
     template <class M, class In>
     void spread(Context& context, const M& message, In&& inbox) {
-      // The size of variable packets is counted on the host.
-      if constexpr (Traits<C>::variable) detail::await_messages(context.channel);
-      second_.measure(own(context), context.mask, inbox, message);
       std::byte* const packet = spread_.packet(context.rank);
-      const index_t bytes =
-          second_.encode(own(context), context.mask, inbox, message, context.second, false, packet);
-      context.note(second_, own(context), inbox);
+      const index_t bytes = second_.encode(context, own(context), inbox, message, packet);
       context.stamp(packet, bytes, Phase::spread, context.rank);
       spreading_ = true;
       under_way_.emplace(spread_.post(context.channel, bytes));
     }
 
-    Codec<C, typename detail::OfOwners<F>::type, E> second_;
+    SecondStage<C, F, E> second_;
     Spread<E> spread_;
     Inbox<C> inbox_;
     detail::ChunkPackets out_;    // for each rank, in the context's work memory

@@ -3,12 +3,10 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "terse/core/error.hpp"
-#include "terse/topology/round.hpp"
-#include "terse/transport/assembly.hpp"
+#include "terse/topology/second_stage.hpp"
 
 namespace terse {
 
@@ -53,8 +51,7 @@ struct Star {
         from_center_.push_back({center_, mean_.data(), whole.bytes, whole.variable});
         return;
       }
-      second_.emplace(context.executor, context.codec.compressor(), detail::OfOwners<F>::of(context.feedback),
-                      whole);
+      second_.emplace(context, whole);
       for (int peer = 0; peer < context.size; ++peer) {
         in_.emplace_back(peer == context.rank ? 0 : whole.bytes, unwritten);
         if (peer == context.rank) continue;
@@ -104,18 +101,14 @@ struct Star {
 
     template <class Visit>
     void walk(Visit&& visit) {
-      if (!second_) return;
-      second_->walk([&](const std::string& name, auto&&... rest) {
-        visit("second_" + name, std::forward<decltype(rest)>(rest)...);
-      });
+      if (second_) second_->walk(visit);
     }
 
    private:
     /// Computes, compresses and stamps the mean on the center.
     void serve(Context& context) {
       const Portion& whole = context.plan.whole;
-      second_->set_compressor(context.codec.compressor());
-      second_->start(context.rate);
+      second_->start(context);
       inbox_.clear();
       context.together([&] {
         for (int peer = 0; peer < context.size; ++peer) {
@@ -126,13 +119,7 @@ struct Star {
         }
       });
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
-      const Message message{mean, mean};
-      // The size of variable packets is counted on the host.
-      if constexpr (Traits<C>::variable) detail::await_messages(context.channel);
-      second_->measure(whole, context.mask, inbox_, message);
-      const index_t bytes =
-          second_->encode(whole, context.mask, inbox_, message, context.second, false, mean_.data());
-      context.note(*second_, whole, inbox_);
+      const index_t bytes = second_->encode(context, whole, inbox_, Message{mean, mean}, mean_.data());
       context.stamp(mean_.data(), bytes, Phase::spread, 0);
       for (Send& send : down_) send.bytes = bytes;
     }
@@ -140,11 +127,11 @@ struct Star {
     using Bytes = buffer<std::byte, typename E::memory>;
 
     int center_, rank_;
-    detail::RankNames names_;
+    typename Context::RankNames names_;
     Portion whole_;
     Bytes out_, mean_;
     std::vector<Bytes> in_;
-    std::optional<Codec<C, typename detail::OfOwners<F>::type, E>> second_;
+    std::optional<SecondStage<C, F, E>> second_;
     Inbox<C> inbox_;
     std::vector<Send> up_, down_;
     std::vector<Receive> to_center_, from_center_;

@@ -26,7 +26,7 @@ namespace terse {
 template <Compressor C, ErrorFeedback F = std::conditional_t<Traits<C>::tracks, Residual, NoErrorFeedback>,
           Compressor Back = Dense>
 struct Within {
-  static_assert(check_compressor<C>() && check_feedback<C, F>() &&
+  static_assert(check_compressor<C>() && detail::check_feedback<C, F>() &&
                 detail::check_stages<C, F, ScatterGather>());
   static_assert(!C::lossless,
                 "terse: Within<Dense> compresses nothing: Hierarchical<ScatterGather, ...> does that");

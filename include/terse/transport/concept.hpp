@@ -52,6 +52,15 @@ concept Ticket =
   ticket.wait(deadline);
 };
 
+/// A ticket that knows whose message is missing:
+///
+///     ticket.awaited()       returns the first peer that has not sent its message, or not taken this rank's; -1: there is none, or the
+///                            batch doesn't tell
+template <class K>
+concept KnowsAwaited = Ticket<K> && requires(K& ticket) {
+  { ticket.awaited() } -> std::same_as<int>;
+};
+
 /// One rank's end of a group of ranks that exchange bytes. `exchange` takes all messages of a phase as one batch, at
 /// most one to and one from each peer, so that no order of sends and receives can cause a deadlock. Messages between
 /// two ranks of a channel arrive in the order of their batches. If a peer is dead, late or has thrown, a wait ends

@@ -246,6 +246,11 @@ class Delayed {
                          batch.last, link_->rank());
     }
 
+    /// See KnowsAwaited: of messages that the inner transport has not brought yet.
+    int awaited() requires KnowsAwaited<InnerTicket> {
+      return batch_ == nullptr || arrived_ ? -1 : inner_.awaited();
+    }
+
    private:
     friend class Delayed;
     Ticket(InnerTicket inner, InnerTicket stamps, detail::SharedLink* link, Batch* batch)

@@ -28,6 +28,7 @@ struct ErasedBatch {
   virtual void wait() = 0;
   virtual void wait(Deadline deadline) = 0;
   virtual void abandon() = 0;
+  virtual int awaited() = 0;
 };
 template <Ticket K>
 struct ErasedBatchOf final : ErasedBatch {
@@ -35,6 +36,10 @@ struct ErasedBatchOf final : ErasedBatch {
   void wait() override { ticket->wait(); }
   void wait(Deadline deadline) override { ticket->wait(deadline); }
   void abandon() override { ticket.reset(); }
+  int awaited() override {
+    if constexpr (KnowsAwaited<K>) return ticket->awaited();
+    return -1;
+  }
   std::optional<K> ticket;
 };
 
@@ -64,6 +69,8 @@ class AnyTicket {
     if (batch_) batch_->wait(deadline);
     abandon();
   }
+  /// See KnowsAwaited.
+  int awaited() { return batch_ ? batch_->awaited() : -1; }
 
  private:
   void abandon() {

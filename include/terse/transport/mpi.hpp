@@ -76,6 +76,17 @@ class BasicMpi {
       batch_ = nullptr;
       return true;
     }
+    /// Returns the first peer whose message has not arrived or not left; -1: there is none, or a collective waits for all.
+    int awaited() {
+      if (batch_ == nullptr) return -1;
+      for (std::size_t k = 0; k < batch_->requests.size(); ++k) {
+        int arrived = 0;
+        check("MPI_Request_get_status",
+              MPI_Request_get_status(batch_->requests[k], &arrived, MPI_STATUS_IGNORE));
+        if (arrived == 0) return batch_->peers[k];
+      }
+      return -1;
+    }
     void wait() {
       if (batch_ != nullptr) wait(end_->deadline_);
     }

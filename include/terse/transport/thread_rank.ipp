@@ -57,6 +57,16 @@ TERSE_CORE void Threads::Ticket::wait(Deadline deadline) {
   }
 }
 
+TERSE_CORE int Threads::Ticket::awaited() {
+  if (batch_ == nullptr) return -1;
+  const std::lock_guard lock(end_->shared_->mutex);
+  for (std::size_t k = 0; k < batch_->receives.size(); ++k)
+    if (batch_->receive_numbers[k] != done) return batch_->receives[k].peer;
+  for (std::size_t k = 0; k < batch_->sends.size(); ++k)
+    if (batch_->send_numbers[k] != done) return batch_->sends[k].peer;
+  return -1;
+}
+
 TERSE_CORE Threads::Ticket Threads::exchange(std::span<const Send> sends, std::span<const Receive> receives,
                                              Phase phase) {
   std::unique_lock lock(shared_->mutex);

@@ -115,7 +115,49 @@ struct PackBody {
   }
 };
 
+/// Kernel that copies codes, and the scales of their units, which are whole pieces or the whole range, into packets.
+template <int Bits, class Scale>
+struct PlaceCodesBody {
+  static constexpr bool cooperative = false;
+  struct Shared {};
+  MeasuredCodes<Bits, Scale> measured;
+  const Scale* scales;
+  bool whole;
+  std::byte* wire;
+
+  template <class Block>
+  TERSE_HD void operator()(Block& block, Shared&, const SliceView& slice,
+                           const Arriving<NoPackets, 0>&) const {
+    const std::uint32_t number = tile_number(block);
+    if (number >= slice.tiles) return;
+    const Tile tile = slice.tile(number);
+    const int thread = block.thread() % lanes;
+    if (thread == 0 && tile.begin == 0) {
+      const Scale& scale = scales[whole ? 0 : tile.unit];
+      put_scale(tile, scale, wire);
+      measured.note(tile.piece.segment, scale);
+    }
+    const std::byte* const from = measured.at(tile.piece.offset + tile.begin);
+    std::byte* const to = wire + tile.going + tile.begin / 8 * Bits;
+    const index_t bytes = code_bytes<Bits>(tile.end - tile.begin);
+    for (index_t at = 8 * thread; at < bytes; at += 8 * lanes)
+      store_aligned(to + at, load_aligned<std::uint64_t>(from + at));
+  }
+};
+
 TERSE_NUMERICS_END
+
+/// Copies codes into several packets, at their ranges' places after `wire`, and the scales to the places that the ranges
+/// name and to the codes' own table.
+template <int Bits, GridExecutor E, class Scale>
+void place_codes(E ex, PlacedRanges ranges, Units units, const MeasuredCodes<Bits, Scale>& measured,
+                 view<const Scale, typename E::memory> scales, std::byte* wire) {
+  for_each_slice<0, Bits>(ranges, units, sizeof(Scale), [&](const Slice& slice, bool) {
+    launch_body(ex, slice, NoPackets{},
+                PlaceCodesBody<Bits, Scale>{measured, scales.data(), units.whole, wire},
+                blocks_for(slice.tiles, tiles_per_block));
+  });
+}
 
 }  // namespace detail
 

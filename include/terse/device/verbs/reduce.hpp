@@ -17,12 +17,16 @@ TERSE_NUMERICS_BEGIN
 /// Kernel that evaluates and sums tiles. The partial results are in rows of `stride` floats, one for each tile of the
 /// range. They are the statistic's components, the count of values that are not finite and, as integers, the count of
 /// kept elements and a counter for JoinBody. If `few`, a block of threads shares each tile; otherwise a part of a
-/// warp does.
-template <Tuning tuned, bool few, class Statistic, bool Store, class Space, class Incoming, class F>
+/// warp does. `Also`: SumOnly or CodeRows.
+template <Tuning tuned, bool few, class Statistic, bool Store, class Space, class Incoming, class F,
+          class Also>
 struct ReduceBody {
   static constexpr bool wide = RunsWide<Incoming, F>;
+  static_assert(wide || !Also::whole_warps);
   static constexpr int threads = few ? block_threads : wide ? row_threads : 32;  // that share a tile
-  static constexpr Tuning tuning = few ? Tuning{.threads = block_threads} : tuned;
+  // Without a number of resident blocks nvcc 13.0 takes so few registers for the codes that it spills.
+  static constexpr Tuning tuning =
+      few ? Tuning{.threads = block_threads, .resident_blocks = Also::whole_warps ? 3 : 0} : tuned;
   static constexpr int tiles = tuning.threads / threads;  // of a block
   static constexpr bool cooperative = true;
   using Sums = std::conditional_t<few, HeldSums<Statistic>, OwnSums<Statistic, threads>>;
@@ -36,15 +40,17 @@ struct ReduceBody {
   std::byte* wire;
   bool aligned;
   int halvings;  // 0 with a statistic, whose shape requires whole tiles
+  Also also;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared, const SliceView& slice,
                            const Incoming& incoming) const {
     const std::uint32_t number = tile_number<threads>(block, tuning);
     const int thread = block.thread() % threads;
+    const bool here = few || number < slice.tiles << halvings;
     Sums sums(shared);
-    if (few || number < slice.tiles << halvings) {
-      const Tile tile = few ? slice.tile(number) : slice.part_of_tile(number, halvings);
+    if (here || Also::whole_warps) {
+      const Tile tile = few ? slice.tile(number) : slice.part_of_tile(here ? number : 0, halvings);
       F f = f_;
       enter(f, tile.piece);
       sums.begin(tile, mask, block.thread());
@@ -54,8 +60,10 @@ struct ReduceBody {
         constexpr int most = tuned_rows<tuning, F, (Incoming::bits > 0)>;
         constexpr int rows = few ? std::min(most, lanes >> few_halvings) : most;
         const Tile part = few ? Slice::part_of(tile, thread / row_threads, few_halvings) : tile;
-        note_samples<rows, Store>(sums, part, incoming, mask, f, f, NowhereElse{}, aligned,
-                                  thread % row_threads * quad, wire);
+        also(block, sums, part, here, [&](auto& to, const Tile& some) {
+          note_samples<rows, Store>(to, some, incoming, mask, f, f, NowhereElse{}, aligned,
+                                    thread % row_threads * quad, wire);
+        });
       }
     }
     if (Store && partial == nullptr) return;
@@ -189,23 +197,24 @@ struct JoinBody {
 TERSE_NUMERICS_END
 
 /// Launches the kernel for the tiles of a slice, see TilesBody.
-template <bool few, class Statistic, bool Store, GridExecutor E, class Incoming, class F>
+template <bool few, class Statistic, bool Store, GridExecutor E, class Incoming, class F, class Also>
 void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Incoming& incoming,
                    const F& f, float* partial, index_t stride, typename Statistic::Scale* scales,
-                   std::uint32_t* bad, std::byte* wire) {
+                   std::uint32_t* bad, std::byte* wire, const Also& also) {
   const int halvings = partial == nullptr ? slice.halvings() : 0;
   using Body =
-      ReduceBody<tuning_of<E>(), few, Statistic, Store, typename E::memory, Arriving<Incoming, 0>, F>;
+      ReduceBody<tuning_of<E>(), few, Statistic, Store, typename E::memory, Arriving<Incoming, 0>, F, Also>;
   launch_body(ex, slice, incoming,
-              Body{mask, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings},
+              Body{mask, f, partial, stride, scales, bad, wire, streams_aligned(f), halvings, also},
               blocks_for(slice.tiles << halvings, Body::tiles));
 }
 
 /// Runs the common part of `reduce` and `store`. One block of threads joins up to `Near` tiles of a unit.
-template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, class Incoming, class F>
+template <class Statistic, bool Store, index_t Near = 4096, GridExecutor E, class Incoming, class F,
+          class Also = SumOnly>
 void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming,
-                  F f, std::byte* wire, float* scratch, typename Statistic::Scale* scales,
-                  std::uint32_t* bad) {
+                  F f, std::byte* wire, float* scratch, typename Statistic::Scale* scales, std::uint32_t* bad,
+                  const Also& also = {}) {
   const index_t stride = tiles_of(range, units.whole ? Units{} : units);
   float* const all = scratch + (Statistic::width + 3) * stride;
   bool first = true;
@@ -213,9 +222,9 @@ void reduce_tiles(E ex, const Range& range, Units units, Mask<typename E::memory
       range, units, [&](const Slice& slice, bool last) {
         const bool joins = units.whole || slice.tiles > slice.unit_count;
         const auto launch = slice.has_few_tiles(tuning_of<E>().few_tiles)
-                                ? launch_reduce<true, Statistic, Store, E, Incoming, F>
-                                : launch_reduce<false, Statistic, Store, E, Incoming, F>;
-        launch(ex, slice, mask, incoming, f, scratch, stride, joins ? nullptr : scales, bad, wire);
+                                ? launch_reduce<true, Statistic, Store, E, Incoming, F, Also>
+                                : launch_reduce<false, Statistic, Store, E, Incoming, F, Also>;
+        launch(ex, slice, mask, incoming, f, scratch, stride, joins ? nullptr : scales, bad, wire, also);
         if (joins) {
           index_t most = 0;  // tiles of a unit
           for (index_t unit = 0; unit < slice.unit_count; ++unit)
@@ -237,11 +246,12 @@ index_t reduction_scratch(E, const Range& range, Units units) {
   return (Statistic::width + 3) * (detail::tiles_of(range, units.whole ? Units{} : units) + 1);
 }
 
-template <class Statistic, GridExecutor E, class Incoming, class F>
+template <class Statistic, GridExecutor E, class Incoming, class F, class... Q>
 void reduce(E ex, const Range& range, Units units, Mask<typename E::memory> mask, Incoming incoming, F f,
-            out<E> scratch, out<E, typename Statistic::Scale> scales, std::uint32_t* bad) {
+            out<E> scratch, out<E, typename Statistic::Scale> scales, std::uint32_t* bad,
+            const detail::CodeSamples<Q>&... also) {
   detail::reduce_tiles<Statistic, false>(ex, range, units, mask, incoming, f, nullptr, scratch.data(),
-                                         scales.data(), bad);
+                                         scales.data(), bad, detail::CodeRows<Q>{also.codes, also.begin}...);
 }
 
 template <class Statistic, GridExecutor E, class Incoming, class F>
@@ -257,7 +267,7 @@ void store_values(E ex, detail::PlacedRanges ranges, Incoming incoming, F f, std
   detail::for_each_slice<detail::Arriving<Incoming, 0>::bits, 32>(
       ranges, Units{0, true}, 0, [&](const detail::Slice& slice, bool) {
         detail::launch_reduce<false, Statistic, true>(ex, slice, NoMask{}, incoming, f, nullptr, 0, nullptr,
-                                                      nullptr, wire);
+                                                      nullptr, wire, detail::SumOnly{});
       });
 }
 

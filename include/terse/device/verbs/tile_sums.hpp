@@ -6,6 +6,7 @@
 #include "terse/core/ones.hpp"
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/executor/reduction.hpp"
+#include "terse/executor/sinks.hpp"
 
 // The evaluation of a tile's samples, and their sum in the one shape of reductions.
 
@@ -84,6 +85,65 @@ TERSE_HD TERSE_INLINE void note_samples(Sums& sums, const Tile& tile, const Inco
     }
   }
 }
+
+/// The use of a tile's samples besides their sum: none.
+struct SumOnly {
+  static constexpr bool whole_warps = false;
+  template <class Block, class Sums, class Note>
+  TERSE_HD TERSE_INLINE void operator()(Block&, Sums& sums, const Tile& tile, bool, Note note) const {
+    note(sums, tile);
+  }
+};
+/// The use of a tile's samples besides their sum: coded, as CodeSamples does on the host.
+template <class Q>
+struct CodeRows {
+  static constexpr bool whole_warps = true;
+  /// Sums that also note the codes of eight rows from b on.
+  template <class Sums>
+  struct Coded {
+    Sums& sums;
+    index_t b;
+    Planes<Q::bits> planes{};
+
+    TERSE_HD void note(const Sample& sample, bool keep, int j) { sums.note(sample, keep, j); }
+    TERSE_HD void count(int kept) { sums.count(kept); }
+    TERSE_HD void hold(index_t at, const Quad<float>& four) {
+      sums.hold(at, four);
+      std::uint32_t codes[quad];
+      TERSE_UNROLL
+      for (int j = 0; j < quad; ++j) codes[j] = code(four.x[j]);
+      planes.note(row(at), codes);
+    }
+    TERSE_HD void hold(index_t at, float one) {
+      sums.hold(at, one);
+      planes.note(row(at), static_cast<int>(at % quad), code(one));
+    }
+
+   private:
+    TERSE_HD int row(index_t at) const { return static_cast<int>(at - b) / lanes; }
+    TERSE_HD static std::uint32_t code(float sample) {
+      return Q::code(sample, typename Q::Statistic::Scale{}, 0);
+    }
+  };
+  std::byte* codes;
+  index_t begin;  // the arena index of the first
+
+  /// Calls note(sums, part) for parts of eight rows, and stores their codes. The whole warp takes part; `here`: true if
+  /// this thread has a tile.
+  template <class Block, class Sums, class Note>
+  TERSE_HD TERSE_INLINE void operator()(Block& block, Sums& sums, const Tile& tile, bool here,
+                                        Note note) const {
+    constexpr index_t elements = Planes<Q::bits>::rows * lanes;
+    const index_t end = here ? tile.end : tile.begin;
+    for (Tile part = tile; block.ballot(part.begin < end) != 0; part.begin += elements) {
+      part.end = part.begin + elements < end ? part.begin + elements : end;
+      Coded<Sums> coded{sums, part.begin};
+      note(coded, part);
+      coded.planes.store(block, block.thread() % 32, codes + (part.piece.offset - begin) / 8 * Q::bits,
+                         part.begin, part.end);
+    }
+  }
+};
 
 /// Evaluates the samples of a tile that `threads` threads share, lane by lane.
 template <int threads, bool Store, class Sums, class Space, class Incoming, class F>

@@ -44,7 +44,8 @@ struct NoRandom {
 template <int Bits, bool Stochastic, class F>
 struct WideCodes {
   using Element = CodeElement<Bits>;
-  static constexpr int rows = 8;
+  using Planes = detail::Planes < Bits<8 ? Bits : 1>;
+  static constexpr int rows = Planes::rows;
   F f_;
   std::byte* wire;
   StepDraw draw;
@@ -72,27 +73,11 @@ struct WideCodes {
       } else {
         if (b < end) by_rows<Elsewhere::turn>(tile, b, place.lane, mask, f, to, scale, NoRandom{}, planes);
       }
-      if constexpr (Bits < 8) {
-        const index_t row = b + place.thread % 8 * lanes;
-        std::byte* const at = wire + tile.going + row / 8 * Bits + place.lane / 32 * 4;
-        TERSE_UNROLL
-        for (int bit = 0; bit < Bits; ++bit) {
-          const std::uint32_t word = transposed_nibbles(block, planes.bits[bit], place.thread);
-          if (row < end) store_aligned(at + 8 * bit, word);
-        }
-      }
+      if constexpr (Bits < 8) planes.store(block, place.thread, wire + tile.going, b, end);
     }
   }
 
  private:
-  /// A word for each bit of a code, with that bit of four lanes; row r's bits begin at 4 r.
-  struct Planes {
-    std::uint32_t bits[static_cast<std::size_t>(Bits < 8 ? Bits : 1)];
-    TERSE_HD void note(int r, int j, std::uint32_t code) {
-      TERSE_UNROLL
-      for (int bit = 0; bit < Bits; ++bit) bits[bit] |= (code >> bit & 1U) << (quad * r + j);
-    }
-  };
   template <Turn turn, class Space, class Prepared, class Random>
   TERSE_HD TERSE_INLINE void by_rows(const Tile& tile, index_t b, int lane, const Mask<Space>& mask, F& f,
                                      F& to, const Prepared& scale, const Random& random,

@@ -27,6 +27,16 @@ constexpr bool check_outer_means() {
   if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {
     static_assert(C::lossless, "terse: partners send their parameters as they are: take Dense");
     return C::lossless;
+  } else if constexpr (over_graph<Rule>()) {
+    using G = typename P::Graph;
+    static_assert(
+        C::lossless,
+        "terse: over a graph DiLoCo's ranks send their anchors, which don't become small: take Dense");
+    static_assert(graph::Traits<G>::unchecked || (G::fixed && G::symmetric),
+                  "terse: DiLoCo over a graph needs one that is fixed and symmetric, such as Gossip: with "
+                  "outer momentum the "
+                  "differences between ranks may grow on others. In random pairs use NoLoCo");
+    return C::lossless;
   } else if constexpr (requires { requires Rule::keeps_errors; }) {
     constexpr bool forgets = std::is_base_of_v<NoErrorFeedback, F>;
     static_assert(forgets,

@@ -11,10 +11,12 @@
 
 #include "terse/exchange/inner_mean.hpp"
 #include "terse/momentum_correction/rate_ratio.hpp"
+#include "terse/optimizer/check_mixing.hpp"
 #include "terse/optimizer/local/fragment.hpp"
 #include "terse/optimizer/local/inner.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
 #include "terse/optimizer/local/schedule.hpp"
+#include "terse/topology/scatter_gather.hpp"
 
 namespace terse {
 
@@ -68,6 +70,8 @@ struct LocalState {
   using Arena = buffer<float, typename E::memory>;
   using Rule = OuterRuleOf<Outer, C, P>;
   using Part = Fragment<Rule, C, F, P, E>;
+  /// Means of gradients and buffers, which methods without a mean of all ranks don't take.
+  using Means = std::conditional_t<P::exact, P, ScatterGather>;
 
   static constexpr bool shows_buffers =
       requires(typename Composed<Inner>::template State<E> & state, IgnoreBuffer ignore) {
@@ -77,11 +81,11 @@ struct LocalState {
 
   Channel own;  // a world of this rank alone
   typename Composed<Inner>::template State<E> inner;
-  std::deque<Part> fragments;                // the non-empty ones
-  std::optional<DenseExchange<P, E>> exact;  // the mean of gradients and buffers
-  std::array<Arena, 2> kept;                 // the buffers of Rule
-  Arena mean;                                // the mean gradient
-  std::optional<Rates<E>> rates;             // if Rule takes rates
+  std::deque<Part> fragments;                    // the non-empty ones
+  std::optional<DenseExchange<Means, E>> exact;  // the mean of gradients and buffers
+  std::array<Arena, 2> kept;                     // the buffers of Rule
+  Arena mean;                                    // the mean gradient
+  std::optional<Rates<E>> rates;                 // if Rule takes rates
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // the learning rate of the outer velocity, as the bits of a float
   std::uint64_t average_until;
@@ -91,7 +95,8 @@ struct LocalState {
   index_t outside_bytes = 0;  // maximum bytes of outer rounds in one step
   index_t buffer_count = 0;   // the inner recipe's buffers of n floats
   int size;
-  int rank_alone;  // this rank; -1 if the inner recipe does not run alone
+  int rank_alone;              // this rank; -1 if the inner recipe does not run alone
+  float stable_momentum = -1;  // the largest outer momentum that was checked on the graph
 
   template <class Recipe>
   LocalState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
@@ -105,7 +110,7 @@ struct LocalState {
         range(layout.range()),
         size(transport.size()),
         rank_alone(Where::talks ? -1 : transport.rank()) {
-    if constexpr (!P::exact) recipe.outer.check_pairs(size);
+    check_peers(recipe);
     if (!shows_buffers && buffers != InnerBuffers::keep)
       throw usage_error(
           "this inner recipe has no buffers that could be reset or averaged: inner_buffers must be keep",
@@ -120,9 +125,10 @@ struct LocalState {
       for (Part& fragment : fragments) fragment.due = Part::when_sent;
     outside_bytes = most_outside(recipe.period);
     const bool averages = average_until > 0 || always_averages(recipe.period);
-    if (averages || buffers == InnerBuffers::average)
-      exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false,
-                    dense_topology(recipe.topology), options.slice_bytes);
+    if constexpr (P::exact)
+      if (averages || buffers == InnerBuffers::average)
+        exact.emplace(executor, transport, layout, layout.range(), Dense{}, NoErrorFeedback{}, false,
+                      dense_topology(recipe.topology), options.slice_bytes);
     if constexpr (shows_buffers) inner.walk_buffers([this](auto) { ++buffer_count; });
     if (averages) mean = Arena(layout.size());
     for (std::size_t k = 0; k != Rule::state.size(); ++k) kept[k] = Arena(layout.size());
@@ -133,6 +139,18 @@ struct LocalState {
   }
   LocalState(const LocalState&) = delete;
   LocalState& operator=(const LocalState&) = delete;
+
+  /// Throws usage_error if differences between ranks that have no mean of all would grow with the outer momentum.
+  template <class Recipe>
+  void check_peers(const Recipe& recipe) {
+    if constexpr (over_graph<Rule>()) {
+      if (recipe.outer.momentum <= stable_momentum) return;
+      check_spectrum(Rule(recipe.outer), recipe.topology, size, rank_alone);
+      stable_momentum = recipe.outer.momentum;
+    } else if constexpr (!P::exact) {
+      if constexpr (requires { recipe.outer.check_pairs(size); }) recipe.outer.check_pairs(size);
+    }
+  }
 
   bool full_precision() const { return inner.full_precision(); }
   MaskedElements& masked_elements() requires Freezes<typename Composed<Inner>::template State<E>> {
@@ -191,8 +209,8 @@ struct LocalState {
   void treat_buffers(const Input& input) {
     if (buffers == InnerBuffers::keep) return;
     if constexpr (shows_buffers)
-      inner.walk_buffers(OnBuffers<DenseExchange<P, E>, E>{buffers, input.executor, input.context,
-                                                           exact ? &*exact : nullptr});
+      inner.walk_buffers(OnBuffers<DenseExchange<Means, E>, E>{buffers, input.executor, input.context,
+                                                               exact ? &*exact : nullptr});
   }
   template <class Visit>
   void walk_buffers(Visit&& visit) requires shows_buffers {

@@ -62,12 +62,14 @@ struct LocalUpdatesOf {
         !Where::talks || average_gradients_until == 0,
         "only inner recipes that run alone can average gradients first; average_gradients_until must be 0",
         static_cast<double>(average_gradients_until));
-    require(P::exact || average_gradients_until == 0,
-            "pairs of ranks have no mean gradient; average_gradients_until must be 0",
-            static_cast<double>(average_gradients_until));
-    require(P::exact || inner_buffers != InnerBuffers::average,
-            "pairs of ranks have no mean of all; inner_buffers must be keep or reset",
-            static_cast<double>(inner_buffers));
+    require(
+        P::exact || average_gradients_until == 0,
+        "ranks that meet in pairs or over a graph have no mean gradient; average_gradients_until must be 0",
+        static_cast<double>(average_gradients_until));
+    require(
+        P::exact || inner_buffers != InnerBuffers::average,
+        "ranks that meet in pairs or over a graph have no mean of all; inner_buffers must be keep or reset",
+        static_cast<double>(inner_buffers));
     require(!Schedule::late || inner_buffers == InnerBuffers::keep,
             "inner_buffers must be keep where means come late: no step is theirs alone",
             static_cast<double>(inner_buffers));
@@ -118,8 +120,7 @@ struct LocalUpdatesOf {
 
   template <Executor E, class N>
   void prepare(const StepInput<E, N>& input, State<E>& state, StepScalars& now) const {
-    if constexpr (!P::exact)
-      if (state.steps_outside(period, state.local_steps + 1)) outer.check_pairs(state.size);
+    if (state.steps_outside(period, state.local_steps + 1)) state.check_peers(*this);
     now.own[ratio_at] = state.rate_ratio(*this);
     composed(inner).prepare(input, state.inner, now);
   }
@@ -159,11 +160,12 @@ struct LocalUpdatesOf {
   /// Implements Optimizer::read_out.
   template <Executor E>
   void read_out(E executor, const State<E>& state, ReadOut which, out<E> to) const requires requires {
-    outer.ahead(which);
+    Rule(outer).ahead(which);
   }
   {
-    for_each(executor, state.range,
-             detail::OuterPoint{state.kept[0].data(), state.kept[1].data(), to.data(), outer.ahead(which)});
+    for_each(
+        executor, state.range,
+        detail::OuterPoint{state.kept[0].data(), state.kept[1].data(), to.data(), Rule(outer).ahead(which)});
   }
 
  private:
@@ -212,7 +214,7 @@ struct LocalUpdatesOf {
     } else if constexpr (Schedule::late) {
       fragment.send(input, rule, Message{message, message});
     } else {
-      fragment.exchange.start(input.context, {}, Message{message, message});
+      fragment.exchange.start(input.context, {}, detail::one_vector(message));
     }
     // Must be last: the calls above may throw.
     fragment.due = detail::merges_as_it_sends<Rule>() ? Part::when_sent : step + schedule.delay_in(period);
@@ -234,7 +236,7 @@ struct LocalUpdatesOf {
       fragment.exchange.arrive();
       // If an error occurs from here on, the next step does not wait for this mean again.
       fragment.due = 0;
-      fragment.exchange.consume(Message{arrive, arrive});
+      fragment.exchange.consume(detail::one_vector(arrive));
       state.treat_buffers(input);
     }
   }

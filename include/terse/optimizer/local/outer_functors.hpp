@@ -53,6 +53,19 @@ struct Move {
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
+/// The anchor after a share `rate` of this rank's move.
+template <Number P>
+struct MovedAnchor {
+  ParameterRef<P> parameters;
+  const float* anchor;
+  float rate;
+  using StreamsOf = MovedAnchor;
+  TERSE_HD auto streams() { return reads(parameters.values) + reads(anchor); }
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    return anchor[i] + rate * (parameters[i] - anchor[i]);
+  }
+};
+
 /// A Move that records its sent part in `traded`.
 template <Number P>
 struct TradedMove {
@@ -249,6 +262,20 @@ struct StepFromMean {
   TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, float mean) const {
     parameters.set(i, step(piece, i, step.anchor[i] - mean));
+  }
+};
+
+/// The outer step towards a mixture of moved anchors, see MovedAnchor.
+template <Number P>
+struct StepFromMixture {
+  ParameterRef<P> parameters;
+  StepAnchor<true> step;
+
+  using StreamsOf = StepFromMixture;
+  TERSE_HD auto streams() { return parameters.streams() + step.streams(); }
+  TERSE_HD void enter(const Piece& piece) { step.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, float own, float difference) const {
+    parameters.set(i, step(piece, i, step.anchor[i] - (own + difference)));
   }
 };
 

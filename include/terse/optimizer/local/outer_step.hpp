@@ -161,9 +161,53 @@ struct PlainAverage::OfMoves : OuterDescent {
 
 namespace detail {
 
+/// DiLoCo's outer step over a mixing graph, where each rank i has its own anchor. With y_i the anchor after a share `rate` of this
+/// rank's move, mixed with those of its neighbours,
+///
+///     y_i = sum_j W_ij (anchor_j + rate (x_j - anchor_j))
+///     v_i = momentum v_i + anchor_i - y_i        x_i = anchor_i - ((anchor_i - y_i) + momentum v_i), the next anchor
+///
+/// so that x_i is y_i and momentum times its change since the last meeting. v holds the rate, which OuterMomentum's does not. If W is the
+/// plain mean this is OuterMomentum's step. Without moves an eigenvalue lambda of W contributes the roots of
+///
+///     z^2 - (1 + momentum) lambda z + momentum lambda
+///
+/// which for real lambda below 1 are in the unit circle if lambda > -1 / (1 + 2 momentum).
+struct GraphMomentum {
+  static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
+  static constexpr int from_start = 1;
+  static constexpr bool follows_rate = false, over_graph = true;
+
+  float rate, momentum;
+
+  explicit GraphMomentum(const OuterMomentum<OuterKind::di_lo_co>& outer)
+      : rate(outer.rate), momentum(outer.momentum) {}
+  double eigenvalues_above() const { return -1 / (1 + 2 * static_cast<double>(momentum)); }
+  template <Number P>
+  MovedAnchor<P> message(ParameterRef<P> x, OuterBuffers own) const {
+    return {x, own.first, rate};
+  }
+  template <Number P>
+  StepFromMixture<P> arrive(ParameterRef<P> x, OuterBuffers own, const StepScalars* now, int ratio_at) const {
+    return {x, {own.first, own.second, now, ratio_at, 1, momentum}};
+  }
+  float ahead(ReadOut which) const { return which == ReadOut::current ? momentum : 0; }
+};
+
+/// Checks whether an outer rule steps towards a mixture of neighbours.
+template <class Rule>
+constexpr bool over_graph() {
+  return requires { Rule::over_graph; };
+}
+
 template <class Outer, class C, class P>
 struct OuterRule {
   using type = Outer;
+};
+template <class C, class P>
+requires requires { typename P::Graph; }
+struct OuterRule<OuterMomentum<OuterKind::di_lo_co>, C, P> {
+  using type = GraphMomentum;
 };
 template <class Outer, class C, class P>
 requires((!C::lossless || is_no_mean<P>()) &&

@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "terse/core/vector.hpp"
+#include "terse/message.hpp"
 #include "terse/optimizer/local/outer_step.hpp"
 
 // The functors of SwarmSgd and AsyncSwarmSgd for one element when two ranks meet.
 
 namespace terse::detail {
-
-/// A message or a consumer, used both directly and as the first of several vectors that are sent together.
-template <class F>
-struct OneVector : Message<F, F> {
-  OneVector vector(Vector<0>) const { return *this; }
-};
-template <class F>
-OneVector<F> one_vector(const F& f) {
-  return {{f, f}};
-}
 
 TERSE_NUMERICS_BEGIN
 
