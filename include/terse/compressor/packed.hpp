@@ -199,7 +199,8 @@ struct Packed {
                                    all, section + scale_bytes(range), context.local);
     }
   }
-  /// Writes one packet's section from the codes that `measure` has written, and notes the scales of its segments there.
+  /// Writes one packet's section from the codes that `measure` has written, and records the scales of its segments
+  /// there.
   template <Executor E>
   void encode(E executor, const Workspace<E>& workspace, const Range& range,
               const detail::MeasuredCodes<Q::bits, Scale>& measured, index_t first_unit,

@@ -46,7 +46,8 @@ concept NamesFacts = requires {
 };
 template <class Policy>
 concept HasValidFacts = std::bool_constant<can_be_read(Policy::facts)>::value;
-/// A policy whose `facts` have, for instance, a misspelt member. The compiler has reported it; clang++ would report every use, too.
+/// A policy that has `facts` with an error, such as a misspelt member. The compiler has reported it; clang++ would also report
+/// every use.
 template <class Policy>
 concept HasBrokenFacts = NamesFacts<Policy> && !HasValidFacts<Policy>;
 

@@ -219,8 +219,8 @@ TERSE_HD std::uint32_t transposed_nibbles(Block& block, std::uint32_t word, int 
   return (lane & 1) != 0 ? (other >> 4 & low) | (word & ~low) : (word & low) | (other & low) << 4;
 }
 
-/// The codes of eight rows of 64 elements, of which each thread has four lanes: a word for each bit of a code, with that
-/// bit of these lanes. Row r's bits begin at 4 r.
+/// The codes of eight rows of 64 elements; each thread has four lanes of each row. There is a word for each bit of a
+/// code, with that bit of these lanes. Row r's bits begin at 4 r.
 template <int Bits>
 struct Planes {
   static constexpr int rows = 8;
@@ -230,7 +230,7 @@ struct Planes {
     TERSE_UNROLL
     for (int bit = 0; bit < Bits; ++bit) bits[bit] |= (code >> bit & 1U) << (quad * r + j);
   }
-  /// The codes of the thread's four lanes, in a row that the compiler doesn't know.
+  /// The codes of the thread's four lanes, in a row that is unknown at compile time.
   TERSE_HD TERSE_INLINE void note(int r, const std::uint32_t (&codes)[quad]) {
     Planes row;
     TERSE_UNROLL
@@ -238,7 +238,8 @@ struct Planes {
     TERSE_UNROLL
     for (int bit = 0; bit < Bits; ++bit) bits[bit] |= row.bits[bit] << quad * r;
   }
-  /// Stores those of rows b, b + 64 ... before `end` of a piece whose codes begin at `to`. The whole warp takes part.
+  /// Stores the codes of rows b, b + 64 ... before `end` of a piece whose codes begin at `to`. The whole warp takes
+  /// part.
   template <class Block>
   TERSE_HD TERSE_INLINE void store(Block& block, int thread, std::byte* to, index_t b, index_t end) const {
     const index_t row = b + thread % rows * lanes;

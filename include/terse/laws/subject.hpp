@@ -44,7 +44,7 @@ struct Moment {
   int rank = 0;            ///< sender of the message
 };
 
-/// A packet between two margins that must not be written. The one after it has room for every element once more.
+/// A packet between two margins that must not be written. The next packet has room for every element a second time.
 class Packet {
  public:
   Packet(index_t most, std::byte fill, index_t elements)

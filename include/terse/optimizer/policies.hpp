@@ -89,13 +89,14 @@ constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
 
-/// Checks whether this kind is one of `kinds` and none of Taken.
+/// Checks whether this kind is one of `kinds` and is not in Taken.
 template <PolicyKind... Taken, class... Kinds>
 constexpr bool is_left(PolicyKind kind, Kinds... kinds) {
   return ((kind == kinds) || ...) && !is_one_of<Taken...>(kind);
 }
 
-/// False for a policy that has been reported by the compiler, or is reported by its own static_assert.
+/// False for a policy whose error has been reported by the compiler, or is reported by the policy's own
+/// static_assert.
 template <class P>
 inline constexpr bool is_sound =
     has_sound_parts<P> && !HasBrokenFacts<P> && !is_quantizer<P> && !is_selection<P>;

@@ -74,7 +74,7 @@ struct Choice<Policies<Ds...>, Ps...> {
   }
 };
 
-/// Of with its policies, which it checks itself.
+/// Of with its policies, which it checks.
 template <template <class...> class Of, class Taken, class Defaults, class... Ps>
 struct SortAny;
 template <template <class...> class Of, PolicyKind... Kinds, class Defaults, class... Ps>

@@ -75,7 +75,7 @@ struct RoundContext {
   E executor;
   Channel& channel;
   int rank, size;
-  RankNames names;  ///< names(rank) is a rank's name in errors: in a hierarchy its rank in the world
+  RankNames names;  ///< names(rank) is the name of a rank in errors: in a hierarchy its rank in the world
   F feedback;
   const Layout& layout;
   Plan plan;
@@ -145,7 +145,7 @@ struct RoundContext {
     return bytes;
   }
   /// Evaluates the message over `portion`, adds the sums of the packets in `inbox`, compresses the result with this rank's error, and
-  /// returns the bytes of the packet, unstamped: for topologies that compress partial sums.
+  /// returns the bytes of the packet, unstamped. It is for topologies that compress partial sums.
   template <class In, class M>
   index_t encode_sum(const Portion& portion, In&& inbox, const M& message, std::byte* packet) {
     const auto sum = detail::plus_arrived(message, inbox);
@@ -156,14 +156,14 @@ struct RoundContext {
     note(codec, portion, inbox);
     return bytes;
   }
-  /// Returns the bytes of a received packet, to be forwarded; waits for its header if its size is variable.
+  /// Returns the bytes of a received packet, to be forwarded; if its size varies, waits for its header.
   index_t bytes_of(const std::byte* packet, const Portion& portion) {
     if constexpr (Traits<C>::variable) {
       PacketHeader header;
       detail::await_messages(channel);
       fetch(executor, view<const std::byte, typename E::memory>(packet, sizeof header),
             view<std::byte>(reinterpret_cast<std::byte*>(&header), sizeof header));
-      // A device checks headers later, so the header may still be corrupt here.
+      // A device checks headers later, so the header may still be corrupt at this point.
       return std::clamp(static_cast<index_t>(header.length), portion.section_at, portion.bytes);
     } else {
       return portion.bytes;

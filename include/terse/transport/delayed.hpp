@@ -246,7 +246,7 @@ class Delayed {
                          batch.last, link_->rank());
     }
 
-    /// See KnowsAwaited: of messages that the inner transport has not brought yet.
+    /// See KnowsAwaited; only for messages that the inner transport has not yet brought.
     int awaited() requires KnowsAwaited<InnerTicket> {
       return batch_ == nullptr || arrived_ ? -1 : inner_.awaited();
     }

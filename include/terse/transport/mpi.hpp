@@ -76,7 +76,7 @@ class BasicMpi {
       batch_ = nullptr;
       return true;
     }
-    /// Returns the first peer whose message has not arrived or not left; -1: there is none, or a collective waits for all.
+    /// Returns the first peer whose message has not arrived or not left; -1 if there is none, or in a collective.
     int awaited() {
       if (batch_ == nullptr) return -1;
       for (std::size_t k = 0; k < batch_->requests.size(); ++k) {

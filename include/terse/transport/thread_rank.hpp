@@ -42,7 +42,7 @@ class Threads {
     /// Throws peer_error if the batch isn't done after `deadline`; detail::ThreadBlame finds the reason. Other batches of
     /// this thread make progress during the wait, so ranks may wait for theirs in different orders.
     void wait(Deadline deadline);
-    /// Returns the first peer that has not sent its message or not taken this rank's; -1: all have.
+    /// Returns the first peer that has not sent its message or not taken this rank's message; -1 if there is none.
     int awaited();
 
    private:

@@ -24,7 +24,7 @@ struct ReduceBody {
   static constexpr bool wide = RunsWide<Incoming, F>;
   static_assert(wide || !Also::whole_warps);
   static constexpr int threads = few ? block_threads : wide ? row_threads : 32;  // that share a tile
-  // Without a number of resident blocks nvcc 13.0 takes so few registers for the codes that it spills.
+  // Without a number of resident blocks, nvcc 13.0 gives the codes so few registers that it spills.
   static constexpr Tuning tuning =
       few ? Tuning{.threads = block_threads, .resident_blocks = Also::whole_warps ? 3 : 0} : tuned;
   static constexpr int tiles = tuning.threads / threads;  // of a block

@@ -86,7 +86,7 @@ TERSE_HD TERSE_INLINE void note_samples(Sums& sums, const Tile& tile, const Inco
   }
 }
 
-/// The use of a tile's samples besides their sum: none.
+/// A second use of a tile's samples, in addition to their sum: none.
 struct SumOnly {
   static constexpr bool whole_warps = false;
   template <class Block, class Sums, class Note>
@@ -94,11 +94,11 @@ struct SumOnly {
     note(sums, tile);
   }
 };
-/// The use of a tile's samples besides their sum: coded, as CodeSamples does on the host.
+/// A second use of a tile's samples, in addition to their sum: they are coded, as CodeSamples does on the host.
 template <class Q>
 struct CodeRows {
   static constexpr bool whole_warps = true;
-  /// Sums that also note the codes of eight rows from b on.
+  /// Sums that also record the codes of eight rows from b on.
   template <class Sums>
   struct Coded {
     Sums& sums;

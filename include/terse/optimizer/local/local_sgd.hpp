@@ -48,9 +48,9 @@ using Bmuf =
            Takes<PolicyKind::block, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
            Policies<Block::nesterov>, Ps...>;
 
-/// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9. Over a mixing graph, DiLoCo<Adam<>, Gossip>, the anchor after its
-/// move is mixed with those of neighbours in place of the mean, and ranks stay different; the model is their mean. Construction, and a
-/// meeting with a larger momentum, refuse graphs on which the differences between ranks would grow.
+/// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9. Over a mixing graph, DiLoCo<Adam<>, Gossip>, anchors are mixed with
+/// those of neighbours after their moves, instead of taking the mean. Ranks stay different; the model is their mean. Construction, and
+/// a meeting with a larger momentum, refuse graphs on which the differences between ranks would grow.
 template <class Inner, class... Ps>
 using DiLoCo = typename detail::SortAny<
     detail::AroundAlone<Inner, OuterMomentum<OuterKind::di_lo_co>, AllAtOnce>::template Of, TakesMeans,

@@ -70,7 +70,7 @@ struct LocalState {
   using Arena = buffer<float, typename E::memory>;
   using Rule = OuterRuleOf<Outer, C, P>;
   using Part = Fragment<Rule, C, F, P, E>;
-  /// Means of gradients and buffers, which methods without a mean of all ranks don't take.
+  /// Means of gradients and buffers, for methods that take a mean of all ranks.
   using Means = std::conditional_t<P::exact, P, ScatterGather>;
 
   static constexpr bool shows_buffers =
@@ -140,7 +140,8 @@ struct LocalState {
   LocalState(const LocalState&) = delete;
   LocalState& operator=(const LocalState&) = delete;
 
-  /// Throws usage_error if differences between ranks that have no mean of all would grow with the outer momentum.
+  /// Throws usage_error if there is no mean of all ranks and differences between ranks would grow with the outer
+  /// momentum.
   template <class Recipe>
   void check_peers(const Recipe& recipe) {
     if constexpr (over_graph<Rule>()) {

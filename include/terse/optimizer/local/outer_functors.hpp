@@ -53,7 +53,7 @@ struct Move {
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
-/// The anchor after a share `rate` of this rank's move.
+/// The anchor, moved by a share `rate` of this rank's move.
 template <Number P>
 struct MovedAnchor {
   ParameterRef<P> parameters;

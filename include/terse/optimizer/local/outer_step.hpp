@@ -161,18 +161,18 @@ struct PlainAverage::OfMoves : OuterDescent {
 
 namespace detail {
 
-/// DiLoCo's outer step over a mixing graph, where each rank i has its own anchor. With y_i the anchor after a share `rate` of this
-/// rank's move, mixed with those of its neighbours,
+/// DiLoCo's outer step over a mixing graph, where each rank i has its own anchor. Let y_i be the anchor, moved by a share `rate`
+/// of this rank's move and then mixed with those of its neighbours:
 ///
 ///     y_i = sum_j W_ij (anchor_j + rate (x_j - anchor_j))
 ///     v_i = momentum v_i + anchor_i - y_i        x_i = anchor_i - ((anchor_i - y_i) + momentum v_i), the next anchor
 ///
-/// so that x_i is y_i and momentum times its change since the last meeting. v holds the rate, which OuterMomentum's does not. If W is the
-/// plain mean this is OuterMomentum's step. Without moves an eigenvalue lambda of W contributes the roots of
+/// so that x_i is y_i plus momentum times the change of y_i since the last meeting. v contains the rate, in contrast to OuterMomentum's
+/// v. If W is the plain mean, this is OuterMomentum's step. Without moves, an eigenvalue lambda of W contributes the roots of
 ///
 ///     z^2 - (1 + momentum) lambda z + momentum lambda
 ///
-/// which for real lambda below 1 are in the unit circle if lambda > -1 / (1 + 2 momentum).
+/// which for real lambda below 1 are inside the unit circle if lambda > -1 / (1 + 2 momentum).
 struct GraphMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
   static constexpr int from_start = 1;
