@@ -183,8 +183,7 @@ class Codec {
   auto arrived(detail::PlacedRanges ranges, Inbox<C>& inbox) requires(detail::AddsTogether<C, E>) {
     return compressor_.arrived(executor_, workspace_, ranges, inbox.compressed());
   }
-  /// Checks several packets from peers for faults, each over portions[p], on the executor whose memory holds them. The
-  /// checks' results are consecutive.
+  /// Checks several packets from peers for faults, each over portions[p], on their executor. The checks' results are consecutive.
   void check(std::span<const Portion* const> portions, const std::byte* const* packets,
              detail::Findings* findings) {
     std::array<detail::PlacedRange, detail::most_packets> placed;
@@ -196,8 +195,7 @@ class Codec {
                       findings);
   }
 
-  /// Stores the message plus its error in the feedback's memory, for rounds that don't encode
-  /// packets.
+  /// Stores the message plus its error in the feedback's memory, for rounds that don't encode packets.
   template <class M>
   void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
     out<E> total = note();

@@ -31,8 +31,7 @@ namespace detail {
 
 /// Upper bound, on this process's steady clock, of times on another process's clock. A message can't be seen before it
 /// is sent, so each message bounds the difference of the two clocks; the tightest bound is used. The bound widens with
-/// the time since then, because two clocks drift by less than 1 part in 1024 (Linux slews one by 500 ppm at most). All
-/// in nanoseconds.
+/// the time since then: two clocks drift by less than 1 part in 1024 (Linux: 500 ppm each). All in nanoseconds.
 class RemoteClock {
  public:
   /// Records a message that was sent at `sent` on the other clock and seen at `seen` on this one.
@@ -139,15 +138,12 @@ class SharedLink {
 ///
 /// A message of b bytes takes latency + b / bytes_per_second after it was posted. Each direction of a link carries one
 /// message at a time, over all channels of the rank; both directions work at the same time:
-///
 ///     out, the sender's:   begin = max(posted, end of the last one)    end = begin + b / bytes_per_second
 ///     in, the receiver's:  arrival = max(end + latency, max(begin + latency, last arrival) + b / bytes_per_second)
 ///
 /// The latency is the sender's. The messages of a batch leave in the order of (peer - rank) mod size, so that an
 /// all-to-all has no collisions. A batch is ready when its sends have left and its receives have arrived. Between two
-/// links, the network carries all messages at once.
-///
-/// There are three inaccuracies; each makes it slower:
+/// links, the network carries all messages at once. There are three inaccuracies; each makes it slower:
 ///  - incoming messages queue in the order in which `ready` and `wait` find their batches complete, not in that of
 ///    their arrival. Within a batch the order is right;
 ///  - ranks of one process read one clock. Between processes the receiver knows the sender's clock only as well as
