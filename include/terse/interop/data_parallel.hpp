@@ -54,9 +54,9 @@ struct StepsOf {
 ///       model.step();
 ///     }
 ///
-/// `Optimizer::begin` decides which gradients are sent early; the bits of a step don't depend on it. Nor does the
-/// detection of errors: `step` detects a gradient that something other than a backward pass has changed, unless the
-/// step began with Leave::in_step. See GradientHooks for its cost.
+/// `Optimizer::begin` decides which gradients are sent early; the bits of a step don't depend on it. It does
+/// not affect the detection of errors: `step` detects a gradient that something other than a backward pass has changed,
+/// unless the step began with Leave::in_step. See GradientHooks for its cost.
 ///
 /// Construction and steps are collective. All ranks start from rank 0's module, including buffers and frozen
 /// parameters. Later changes of buffers and frozen parameters stay on their rank.

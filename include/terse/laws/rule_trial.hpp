@@ -65,8 +65,8 @@ struct CellAsLayers {
   }
 };
 
-/// Results of a rank for a mean: the direction, and as step the preconditioner's u. If it is layer-wise, the step is the
-/// decrease of x.
+/// Results of a rank for a mean: the direction, and the step, which is the preconditioner's u or, if the preconditioner
+/// is layer-wise, the decrease of x.
 template <class Real>
 struct Made {
   Real direction, step;

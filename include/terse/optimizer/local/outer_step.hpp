@@ -16,7 +16,7 @@ namespace detail {
 struct NoSetting {};
 }  // namespace detail
 
-/// The method after which an outer step is named; each adds its own terms to the same step.
+/// The method that gives an outer step its name. All share one step; each adds terms to it.
 enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
 
 /// The points of an outer step with momentum from which evaluation parameters can be read: the current point, and the

@@ -72,7 +72,7 @@ struct SwarmState {
   /// Sends `copy` to the partner of this step; the meeting ends in a later step.
   template <class Input>
   void start(const Input& input) {
-    using terse::copy;  // a grid's function is found by its arguments
+    using terse::copy;  // for a grid executor, the arguments select another function
     copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now.all());
     sent = input.context;
     sent.now = sent_now.data();
