@@ -6,11 +6,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 #include <span>
 #include <vector>
 
-#include "terse/core/draw.hpp"
+#include "../normal.hpp"
 
 // The problem of the experiment `theory`: logistic regression with a nonconvex penalty, and gradient noise of a known size,
 //
@@ -29,22 +28,6 @@ inline constexpr double difference = 0.5;  // of a block's vector from the commo
 inline const double deviation = 1 / std::sqrt(dimension);
 
 using Vector = std::array<double, dimension>;
-
-/// Standard normal numbers by Box and Muller.
-class Normal {
- public:
-  explicit Normal(const terse::Draw& draw) : draw_(draw) {}
-  double operator()() {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    return radius * std::cos(2 * std::numbers::pi * uniform());
-  }
-
- private:
-  double uniform() { return static_cast<double>(draw_.bits(next_++) >> 11) * 0x1p-53; }
-
-  terse::Draw draw_;
-  std::uint64_t next_ = 0;
-};
 
 /// The slope of the penalty at x.
 inline double penalty_slope(double x) {
