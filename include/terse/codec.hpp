@@ -23,8 +23,8 @@ namespace terse {
 
 namespace detail {
 
-/// Compressors with which a kernel adds several packets, each over its own range; below, those with which a kernel
-/// encodes several packets. See compressor/on_grid.hpp.
+/// Compressors with which one kernel adds several packets, each over a separate range; below, those with which one
+/// kernel encodes several packets. See compressor/on_grid.hpp.
 template <class C, class E>
 concept AddsTogether = GridExecutor<E> && requires {
   requires C::adds_together;
@@ -34,7 +34,8 @@ concept EncodesTogether = GridExecutor<E> && requires(const C& compressor, const
   compressor.place(range, index_t{}, index_t{});
 };
 
-/// Tested here and not at the call: there nvcc 13.0 answers yes for the host and no for the device, whose kernel is lost.
+/// Tested here and not at the call: there nvcc 13.0 answers yes for the host but no for the device, and the kernel is
+/// lost.
 template <class C, class E, class Workspace, class Where, class Incoming>
 concept SumsWhatArrives = requires(const C& compressor, E executor, Workspace& workspace, const Where& where,
                                    Incoming incoming) {
@@ -62,7 +63,7 @@ class Codec {
   using FeedbackState = typename F::template State<E>;
 
   /// `covered`: the largest portion that is encoded. A `lent` state of the error feedback serves several codecs, whose
-  /// messages must have no element in common; its owner starts and walks it.
+  /// messages must have no element in common. Its owner starts and walks it.
   TERSE_COLD Codec(E executor, C compressor, const F& feedback, const Portion& covered,
                    FeedbackState* lent = nullptr)
       : executor_(executor),
@@ -79,8 +80,8 @@ class Codec {
     if (own_) compute_errors_late();
   }
 
-  /// Defers the computation of errors to their next use, if possible: see terse/late_errors.hpp. The owner of a lent
-  /// state must call settle_errors() before it walks the state.
+  /// Postpones the computation of errors to their next use, if possible: see terse/late_errors.hpp. The owner of a
+  /// lent state must call settle_errors() before it walks the state.
   TERSE_COLD void compute_errors_late() {
     if constexpr (may_be_late)
       if (detail::LateErrors<C, E>::can_cover(covered_)) late_.emplace(covered_);
@@ -105,8 +106,8 @@ class Codec {
       if (own_) own_->start(rate);
   }
 
-  /// Evaluates the compressed part of `message` once per element of `portion` and keeps it, with its scales,
-  /// for encode calls over parts of that portion.
+  /// Evaluates the compressed part of `message` once per element of `portion`. Keeps it, with its scales, for encode
+  /// calls over parts of that portion.
   template <class M, class In>
   void measure(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message) {
     if constexpr (is_measured()) {
@@ -129,8 +130,8 @@ class Codec {
     }
   }
 
-  /// Writes `portion`'s packet without its header and returns the packet's bytes. For compressors that
-  /// measure, the whole range (`whole`) or just this portion must have been measured; others evaluate the message
+  /// Writes `portion`'s packet without the header, and returns the packet's bytes. If the compressor measures, the
+  /// whole range (`whole`) or just this portion must have been measured; other compressors evaluate the message
   /// here. The note is the sum of squares of the dense part.
   template <class M, class In>
   index_t encode(const Portion& portion, Mask<typename E::memory> mask, In&& inbox, const M& message,
@@ -158,7 +159,7 @@ class Codec {
     return bytes;
   }
 
-  /// Encodes all `chunks`, on a device by few kernels; see terse/encode_together.hpp. For compressors that measure, the whole range
+  /// Encodes all `chunks`, on a device by few kernels; see terse/encode_together.hpp. If the compressor measures, the whole range
   /// must have been measured.
   template <class M>
   void encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask, const M& message,
@@ -182,8 +183,7 @@ class Codec {
   auto arrived(detail::PlacedRanges ranges, Inbox<C>& inbox) requires(detail::AddsTogether<C, E>) {
     return compressor_.arrived(executor_, workspace_, ranges, inbox.compressed());
   }
-  /// Checks several packets from peers for faults, each over portions[p], on the executor, in whose memory they lie; their
-  /// findings are consecutive.
+  /// Checks several packets from peers for faults, each over portions[p], on their executor. The checks' results are consecutive.
   void check(std::span<const Portion* const> portions, const std::byte* const* packets,
              detail::Findings* findings) {
     std::array<detail::PlacedRange, detail::most_packets> placed;
@@ -195,8 +195,7 @@ class Codec {
                       findings);
   }
 
-  /// Stores the message plus its error in the feedback's memory, for rounds that don't encode
-  /// packets.
+  /// Stores the message plus its error in the feedback's memory, for rounds that don't encode packets.
   template <class M>
   void materialize(const Range& range, Mask<typename E::memory> mask, const M& message) {
     out<E> total = note();
@@ -229,7 +228,7 @@ class Codec {
   using View = decltype(std::declval<FeedbackState&>().view());
   FeedbackState& state() { return lent_ != nullptr ? *lent_ : *own_; }
 
-  /// A lossless compressor's workspace, without memory.
+  /// The workspace of a lossless compressor, which needs no memory.
   struct NoWorkspace {
     NoWorkspace(E, const C&, const Range&) {}
   };
@@ -258,7 +257,7 @@ class Codec {
     return false;
   }
 
-  /// True for messages that are told how they were decoded.
+  /// True for messages that are notified of their decoded values.
   template <class M>
   static constexpr bool reports = requires(const M& message) {
     message.compressed.sent(index_t{}, true, 0.0F);
@@ -342,7 +341,7 @@ class Codec {
   FeedbackState* lent_;
   Workspace workspace_;
   std::optional<typename decltype(late_type<C>())::type> late_;
-  buffer<float, typename E::memory> scratch_, note_;  // note_: with the zero that follows it in packets
+  buffer<float, typename E::memory> scratch_, note_;  // note_, and the zero that follows it in packets
   buffer<std::uint32_t, typename E::memory> bad_;
 };
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Compressors: what of a message is sent, and in how many bits.
-// Formulas, errors and sources: docs/compressors/.
+// Compressors: the sent part of a message, and its number of bits. Formulas, errors and sources: docs/compressors/.
 //
 //     Dense                                                       fp32 as it is
 //     ScaledSign<S, G>, TwoMeanSign<G>, UnitSign                  one bit an element, with one scale, two, or none
@@ -18,8 +17,8 @@
 //     Select<Where<Predicate, C>..., Otherwise<C>>                a compressor for each segment
 //     Packed<Quantizer, Granularity>, Sparse<Selection, Values>   any quantizer, or any selection, as a compressor
 //
-// Granularity G, the unit that a scale or a selection belongs to: PerSegment, PerBlock<N> or Whole.
-// The contract: terse/compressor/concept.hpp. A custom one, complete: examples/custom_compressor.cpp.
+// Granularity G, the unit of a scale or a selection: PerSegment, PerBlock<N> or Whole. The contract is in
+// terse/compressor/concept.hpp, and a complete custom compressor in examples/custom_compressor.cpp.
 
 #include "terse/compressor/cast.hpp"            // IWYU pragma: export
 #include "terse/compressor/chain.hpp"           // IWYU pragma: export

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Everything in terse.hpp, and the parts that run it on a CUDA device. For nvcc; see docs/cuda.md.
+/// All of terse.hpp, and the parts that run it on a CUDA device. For nvcc; see docs/cuda.md.
 
 #include "terse/device.hpp"
 #include "terse/device/cuda.cuh"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The parts of terse.hpp that run on a device, as kernels of grid executors: `executor::cuda`, for which
-/// terse/cuda.cuh includes everything required, and `executor::emulated`, see terse/device/emulated.hpp. Include it
+/// The parts of terse.hpp that run on a device, as kernels of grid executors. These are `executor::cuda`, for which
+/// terse/cuda.cuh includes all requirements, and `executor::emulated`, see terse/device/emulated.hpp. Include it
 /// before code that runs there.
 
 #include "terse/device/compressor/keyed.hpp"                // IWYU pragma: export

@@ -2,7 +2,7 @@
 #pragma once
 
 // Error feedback: the treatment of the compression error, which a rank keeps and adds to later messages.
-// Formulas and pairs that are refused: docs/error-feedback.md.
+// docs/error-feedback.md has formulas and refused pairs.
 //
 //     NoErrorFeedback                                 nothing is kept: for unbiased compressors
 //     Residual                                        the error is added to the next message
@@ -14,8 +14,8 @@
 //     Controlled                                      errors and copies in balance (EControl)
 //     Remembered<H>                                   copies of activations, between the stages of a pipeline (AC-SGD)
 //
-// The check of its promises: laws/error_feedback.hpp.
-// The contract: terse/error_feedback/concept.hpp. A custom one, complete: examples/custom_error_feedback.cpp.
+// laws/error_feedback.hpp checks its promises. terse/error_feedback/concept.hpp has the contract, and
+// examples/custom_error_feedback.cpp a complete custom one.
 
 #include "terse/error_feedback/averaged_residual.hpp"  // IWYU pragma: export
 #include "terse/error_feedback/concept.hpp"            // IWYU pragma: export

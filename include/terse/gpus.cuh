@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Ranks with one GPU each, over NCCL: terse/cuda.cuh, and `cuda::Rank`, which chooses a rank's device and makes its
+/// Ranks with one GPU each, over NCCL: terse/cuda.cuh and `cuda::Rank`, which chooses a rank's device and makes its
 /// stream, transport and executor. For nvcc; see docs/cuda.md.
 
 #include "terse/cuda.cuh"

@@ -20,7 +20,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// Packets to be decoded by a verb, for both kinds of pieces: at most `capacity` between two calls of `clear`, or usage_error.
+/// Packets that a verb decodes, for both kinds of pieces. If more than `capacity` are added between two calls of
+/// `clear`, usage_error is thrown.
 template <Compressor C>
 class Inbox {
  public:

@@ -12,9 +12,9 @@
 #include "terse/executor/sinks.hpp"
 #include "terse/executor/streams.hpp"
 
-// Errors that are computed when they are read. With Residual e = y - C(y); if codes don't depend on the scale, C(y) follows
-// from y and its unit's scale. So the last message y may stay in memory until the next one is computed from it. That saves a pass: two of
-// the ten streams of n floats that a step of 1-bit Adam moves.
+// Errors that are computed when they are read. With Residual e = y - C(y); if codes don't depend on the scale, C(y) follows from y and
+// its unit's scale. So the last message y may stay in memory until the next one is computed from it. This saves a pass: two of the ten
+// streams of n floats that a step of 1-bit Adam moves.
 
 namespace terse::detail {
 
@@ -32,7 +32,7 @@ template <class C, class F>
 constexpr bool has_late_errors() {
   return std::is_same_v<F, Residual> && CodesWithoutScale<C>::value;
 }
-/// Functors whose samples E's `reduce` can code: on a device only those that name their streams.
+/// Functors whose samples can be coded by E's `reduce`: on a device these are functors that name their streams.
 template <class F, class E>
 concept CodedBy = !GridExecutor<E> || NamesStreams<F>;
 
@@ -96,7 +96,7 @@ class LateErrors {
   /// Returns the state's view, for `measure`.
   LateView<Q> errors(const Residual::View& state) const { return {state, scales_.data(), first_}; }
   CodeSamples<Q> samples() { return {codes_.data(), begin_}; }
-  /// Called after `measure`: the state holds messages, whose scales are noted as they are encoded.
+  /// Called after `measure`: the state contains messages, whose scales are recorded when they are encoded.
   void measured(bool hold) {
     hold_ = hold;
     settled_ = false;
@@ -111,7 +111,7 @@ class LateErrors {
     if (settled_) return;
     for_each(executor, covered, SettleErrors<Q>{errors(state)});
     fill(executor, scales_.all(), Scale{});
-    // Replays of a record on a device don't pass through here.
+    // On a device, replays of a record don't run this.
     settled_ = !GridExecutor<E>;
   }
 

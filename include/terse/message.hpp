@@ -10,7 +10,8 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/streams.hpp"
 
-// The path of a message past the error feedback, element by element: to the compressor, and, as a mean, to its consumer.
+// The path of a message through the error feedback, element by element: to the compressor and, as a mean, to its
+// consumer.
 
 namespace terse {
 
@@ -28,7 +29,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A message or a consumer, both as itself and as the first of the vectors that travel together.
+/// A message or a consumer, used both directly and as the first of several vectors that are sent together.
 template <class F>
 struct OneVector : Message<F, F> {
   OneVector vector(Vector<0>) const { return *this; }
@@ -38,13 +39,13 @@ OneVector<F> one_vector(const F& f) {
   return {{f, f}};
 }
 
-/// Views that are told which messages are masked.
+/// Views that are notified of masked messages.
 template <class View>
 concept KeepsMasked = requires(const View& view) {
   view.keep(index_t{}, true, 0.0F);
 };
 
-/// Computes and stores y = message + error. A message that is not finite is left out: then y is the error alone.
+/// Computes and stores y = message + error. A message that is not finite is omitted: then y is the error alone.
 template <class F, class View>
 struct Compensate {
   F message;
@@ -103,13 +104,13 @@ struct NotedExact {
   }
 };
 
-/// Tells the message, too, how it was decoded: sent(i, keep, decoded). Factor masking requires it.
+/// Also notifies the message of its decoded value: sent(i, keep, decoded). Factor masking requires it.
 template <class F, class View>
 struct Reporting : View {
   F message;
   TERSE_HD void commit(index_t i, bool keep, float value, float decoded) const {
     View::commit(i, keep, value, decoded);
-    // While the feedback holds, sent values don't count.
+    // While the feedback holds its errors, sent values don't count.
     if constexpr (requires { this->hold; })
       message.sent(i, keep, keep_if(!this->hold, decoded));
     else
@@ -124,7 +125,7 @@ struct AsItIs {
   TERSE_HD float receive(index_t, bool, float mean) const { return mean; }
 };
 
-/// Passes the mean to its consumer, past the error feedback: 0 where masked.
+/// Passes the mean through the error feedback to its consumer; 0 if masked.
 template <class F, class View>
 struct Deliver {
   F consume;

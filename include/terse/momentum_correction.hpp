@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Momentum corrections: the message that a rank sends, and the direction made from the mean.
-// Formulas: docs/algorithms/averaging.md. Mixing rules and local directions: docs/algorithms/parameter-mixing.md.
+// Momentum corrections: the message that a rank sends, and the direction made from the mean. Formulas:
+// docs/algorithms/averaging.md. For mixing rules and local directions see docs/algorithms/parameter-mixing.md.
 //
 //     NoMomentum, HeavyBall                          the gradient is sent; momentum, if any, comes after the mean
 //     ExponentialAverage, NesterovAverage            the gradient is sent; Adam's and NAdam's moving averages
@@ -13,8 +13,8 @@
 //     MajorityVote, Votes<Tie>, LocalLion<Outcome>   signs, and their majority
 //     RowMomentum                                    momentum of whole rows: Dion2
 //
-// The check of its promises: laws/rule.hpp.
-// The contract: terse/momentum_correction/concept.hpp. A custom one, complete: examples/custom_optimizer.cpp.
+// laws/rule.hpp checks its promises. terse/momentum_correction/concept.hpp has the contract, and
+// examples/custom_optimizer.cpp a complete custom one.
 
 #include "terse/momentum_correction/averaged.hpp"           // IWYU pragma: export
 #include "terse/momentum_correction/balanced_average.hpp"   // IWYU pragma: export

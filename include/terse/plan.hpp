@@ -11,8 +11,8 @@
 
 namespace terse {
 
-/// The content of one packet: header, the compressor's section, dense pieces, and optionally one note. A
-/// section whose size depends on the data comes last.
+/// The content of one packet: header, the compressor's section, dense pieces, and optionally one note. A section
+/// whose size depends on the data comes last.
 struct Portion {
   Range compressed, dense;
   /// The number of the first compressed piece, if pieces are units and the whole range is measured.
@@ -20,12 +20,13 @@ struct Portion {
   index_t section_at = 0;  ///< offset of the compressor's section, in bytes from the packet's start
   index_t dense_at = 0;    ///< offset of the dense pieces
   index_t note_at = 0;     ///< offset of the note
-  index_t bytes = 0;       ///< size of the packet; at most, if the section's size varies
+  index_t bytes = 0;       ///< size of the packet; if the section's size varies, the maximum
   bool variable = false;   ///< true if the section's size varies
 };
 
-/// The default slices: 16 MiB. Over transports in a stream's order (Nccl) slices follow each other and save only memory: there
-/// 512 MiB in full precision, and one slice for compressed packets, unless the executor is overlapped.
+/// The default slices: 16 MiB. Over transports in a stream's order (Nccl) slices follow each other and save only memory.
+/// Therefore slices have 512 MiB there in full precision, and compressed packets have one slice, unless the executor is
+/// overlapped.
 inline constexpr index_t automatic_slices = -1;
 
 namespace detail {
@@ -34,14 +35,14 @@ constexpr index_t slice_bytes_of(index_t wanted, bool in_stream_order, bool comp
   return !in_stream_order ? index_t{16} << 20 : compressed ? 0 : index_t{512} << 20;
 }
 
-/// Cuts a range into slices of about `bytes` bytes of fp32, the last elements first, since gradients become ready in that order; 0:
-/// one slice. Cuts at multiples of 64 elements, or, with `whole_segments`, only between pieces. The cuts are equal on all ranks.
+/// Cuts a range into slices of about `bytes` bytes of fp32, the last elements first, since gradients become ready in that order; 0
+/// for one slice. Cuts at multiples of 64 elements or, if `whole_segments`, only between pieces. The cuts are equal on all ranks.
 TERSE_COLD std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments = false);
 
 }  // namespace detail
 
-/// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are
-/// cut separately, so that both kinds are divided evenly.
+/// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are cut
+/// separately, so that both kinds are divided evenly.
 struct Plan {
   Portion whole;
   std::vector<Portion> chunks;
@@ -59,7 +60,7 @@ struct Plan {
     finish(whole, compressor, note);
   }
 
-  /// Returns the same cuts, with all pieces in full precision.
+  /// Returns these cuts, with all pieces in full precision.
   Plan in_full_precision(bool note) const {
     Plan plan = *this;
     plan.whole = in_full_precision(whole, note);
@@ -67,7 +68,7 @@ struct Plan {
     return plan;
   }
 
-  /// Returns the same cuts, with sections of another compressor, which must take the same segments.
+  /// Returns these cuts, with sections of another compressor, which must take the same segments.
   template <Compressor C>
   TERSE_COLD Plan by(const C& compressor, bool note) const {
     if constexpr (C::lossless) return in_full_precision(note);

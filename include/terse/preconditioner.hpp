@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Preconditioners: the step that is made of a direction.
-// Formulas: docs/algorithms/averaging.md.
+// Preconditioners: the rules that turn a direction into a step. Formulas: docs/algorithms/averaging.md.
 //
 //     NoPreconditioner, SignStep                      the direction, or its signs
 //     AdamVariance, AmsgradVariance, AdagradSum       divided by the root of a variance
@@ -11,8 +10,8 @@
 //     OnHidden<P, Q>                                  P for hidden matrices, Q for all other segments
 //     FrozenVariance, FrozenLayerRates<P>             for a second stage, whose variance is fixed: 1-bit Adam, 1-bit LAMB
 //
-// The check of its promises: laws/rule.hpp. The end of a first stage: AtStep, VarianceRatio.
-// The contract: terse/preconditioner/concept.hpp. A custom one, complete: examples/custom_preconditioner.cpp.
+// laws/rule.hpp checks their promises. AtStep and VarianceRatio end a first stage. terse/preconditioner/concept.hpp
+// has the contract, and examples/custom_preconditioner.cpp a complete custom one.
 
 #include "terse/optimizer/on_hidden.hpp"                // IWYU pragma: export
 #include "terse/preconditioner/concept.hpp"             // IWYU pragma: export

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Topologies: which rank sends which packet to which rank.
-// Bytes, phases and errors of each: docs/topologies.md.
+// Topologies: they determine which rank sends which packet to which rank. Bytes, phases and errors of each:
+// docs/topologies.md.
 //
 //     ScatterGather                             each rank owns a chunk: two phases
 //     Ring                                      2 (W - 1) messages to the next rank
@@ -15,8 +15,8 @@
 //     Hierarchical<Inner, Outer>, Within<C>     two levels: within nodes and between them
 //     Mixing<G>, MachineMixing<G>, Pairing<G>   neighbors in a graph: decentralized methods
 //
-// The check of its promises: laws/topology.hpp.
-// The contract: terse/topology/concept.hpp. A custom one, complete: examples/custom_topology.cpp.
+// laws/topology.hpp checks their promises. terse/topology/concept.hpp has the contract, and
+// examples/custom_topology.cpp a complete custom one.
 
 #include "terse/exchange/hierarchical.hpp"    // IWYU pragma: export
 #include "terse/topology/all_gather.hpp"      // IWYU pragma: export

@@ -16,7 +16,7 @@
 #include "terse/executor/host.hpp"
 #include "terse/executor/sparse.hpp"
 
-// Benchmarks of a compressor, the library's or a custom one, on one core:
+// Benchmarks of a compressor, which may be a custom one, on one core:
 //
 //     #include <terse/bench/compressor.hpp>
 //
@@ -196,5 +196,5 @@ bool add_compressor(const std::string& name, const C& compressor) {
   [[maybe_unused]] static const bool TERSE_BENCHMARK_JOIN(terse_benchmark_, __LINE__) = \
       ::terse::bench::add_compressor(name, __VA_ARGS__)
 
-/// Registers the benchmarks of a compressor, by its type, under the type's name as it is written here.
+/// Registers the benchmarks of a compressor, given by its type, under the type's name as written here.
 #define TERSE_BENCHMARK_COMPRESSOR(...) TERSE_BENCHMARK_COMPRESSOR_NAMED(#__VA_ARGS__, __VA_ARGS__{})

@@ -23,7 +23,7 @@ void add(const std::string& who, const std::string& what, index_t n, Run run) {
       ->Unit(benchmark::kMicrosecond);
 }
 
-/// Object that successive benchmarks of one subject and size share, since it takes long to make.
+/// The object that successive benchmarks of one subject and size share, since it takes long to make.
 struct Held {
   std::string key;
   std::shared_ptr<void> object;
@@ -34,8 +34,8 @@ inline Held& held() {
   return one;
 }
 
-/// Returns the T of the last benchmark if that had this subject and size; else a new one, made from `arguments` after
-/// the last one has been freed.
+/// Returns the T of the last benchmark if it had this subject and size. Otherwise frees it and makes a new one from
+/// `arguments`.
 template <class T, class... Arguments>
 std::shared_ptr<T> reused(const std::string& who, index_t n, const Arguments&... arguments) {
   const std::string key = who + "/" + std::to_string(n) + "/" + typeid(T).name();

@@ -66,7 +66,8 @@ inline const float* heavy_samples(index_t count) {
 
 /// Number of extra samples. Messages are n of n + `spare` samples and change in every step, as in training.
 inline constexpr index_t spare = 1024;
-/// Returns the message of a step: it begins 64 samples after that of the last step, and at the first again after 16 steps.
+/// Returns the message of a step: it begins 64 samples after that of the last step, and at the first sample again after 16
+/// steps.
 inline const float* at_step(const float* samples, std::uint64_t step) { return samples + step % 16 * 64; }
 
 /// Returns ||x - y|| / ||x||.

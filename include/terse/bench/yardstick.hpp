@@ -9,7 +9,7 @@
 
 #include "terse/core/view.hpp"
 
-// Passes over arrays are limited by memory, which differs between machines, and on one machine from hour to hour. So they
+// Memory limits passes over arrays, and its speed differs between machines, and on one machine from hour to hour. So they
 // are measured in yardsticks: one yardstick is the time of x[i] *= a over as many floats.
 
 namespace terse::bench {
@@ -32,7 +32,7 @@ double seconds(Work&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Returns the number of passes to time together: short ones are timed several at once, so that the clock doesn't count.
+/// Returns the number of passes to time together: several short ones, so that the clock's own time doesn't count.
 inline index_t passes_at_once(index_t n) { return std::max<index_t>(1, (index_t{128} << 10) / n); }
 
 /// Computes x *= a with explicit vectors: 4 bytes read and 4 written for each element.
@@ -58,7 +58,8 @@ inline double yardstick(index_t n) {
 }
 
 /// Runs `work`, a pass over n floats, as often as Google Benchmark asks, each time after `prepare`, which isn't timed.
-/// Reports its best time relative to yardsticks that alternate with it, so that a slow moment of the machine hits both.
+/// Reports its best time relative to yardsticks that alternate with it, so that a slow moment of the machine affects
+/// both.
 template <class Work, class... Prepare>
 void measure(benchmark::State& state, index_t n, Work&& work, Prepare&&... prepare) {
   const index_t passes = sizeof...(prepare) > 0 ? 1 : passes_at_once(n);

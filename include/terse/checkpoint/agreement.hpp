@@ -14,18 +14,18 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/collectives.hpp"
 
-// A load is all or nothing: every rank reads its own file, tells the others its result, and only then changes
-// anything.
+// A load changes all ranks or none: every rank reads its own file, tells the others its result, and only then
+// changes anything.
 
 namespace terse::checkpoint::detail {
 
-/// Returns the step of a file, by its own two entries.
+/// Returns the step of a file, which two entries state.
 std::uint64_t step_of(const std::filesystem::path& file, const File& read);
 
 /// The result of a rank's part in collective work.
 enum class Outcome : std::uint64_t { good, unusable, foreign, in_use, failed };
 
-/// An attempt at `work` that keeps any exception, since the other ranks wait for this rank's result.
+/// An attempt at `work` that stores any exception, since the other ranks wait for this rank's result.
 struct Attempt {
   Outcome outcome = Outcome::good;
   std::exception_ptr failure;
@@ -116,7 +116,7 @@ std::vector<std::string> texts_of_all(T& channel, const std::string& mine) {
 }
 
 /// Runs `work` on every rank. Collective: if it throws on one rank, all throw. That rank throws its own error, the
-/// others one with its text, a checkpoint_error of the same kind if it was one.
+/// others one with its text. If it was a checkpoint_error, so is theirs, of the same kind.
 template <class T, class Work>
 void together(T& channel, Work work) {
   const Attempt attempt(work);

@@ -108,7 +108,7 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
   const terse::detail::Call call(terse::detail::Verb::load);
   require_between_steps(optimizer);
   terse::detail::await_messages(optimizer.channel());
-  // Completes rounds under way on every rank, even if its file turns out bad.
+  // Completes rounds in flight on every rank, even if its file turns out to be invalid.
   optimizer.walk([](auto&&...) {});
   Opened opened;
   const auto restore = [&](bool apply) {
@@ -128,10 +128,10 @@ void load_from(const std::filesystem::path& file, Optimizer& optimizer,
 }  // namespace detail
 
 /// Writes this rank's parameters and state to a file next to `file` and then renames it, so that an older file stays
-/// whole until the new one is. Not collective, except for recipes that have a round under way between steps, which it
-/// completes (OverlapLocalSgd, StreamingDiLoCo: all ranks save together; SwarmSgd: the ranks of a pair). Throws
+/// whole until the new one is. Not collective, except for recipes that have a round in flight between steps, which it
+/// completes (OverlapLocalSgd, StreamingDiLoCo: all ranks save together; SwarmSgd: the two ranks of a pair). Throws
 /// checkpoint_error, usage_error between begin and step, and the error of a transport on which messages of a lost
-/// peer are still under way.
+/// peer are still in flight.
 template <class Optimizer>
 void save(const std::filesystem::path& file, Optimizer& optimizer,
           in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {
@@ -153,10 +153,10 @@ void save(const std::filesystem::path& file, Optimizer& optimizer,
   write(file, tensors, std::move(metadata));
 }
 
-/// Reads a file of `save` into an optimizer that was made in the same way. Collective: nothing changes on any rank
-/// unless every rank's file is good and belongs to it, and all are of one step. Otherwise every rank throws. A rank
-/// whose own file is at fault throws its own checkpoint_error, the others one that names the rank. Different steps
-/// are a mismatch_error. A file that is whole but of another run is a foreign_checkpoint_error on all ranks.
+/// Reads a file of `save` into an optimizer that was made with the same arguments. Collective: nothing changes on
+/// any rank unless every rank's file is good and belongs to it, and all are of one step. Otherwise every rank
+/// throws. A rank whose own file is at fault throws its own checkpoint_error, the others one that names the rank.
+/// Different steps are a mismatch_error. A whole file of another run is a foreign_checkpoint_error on all ranks.
 template <class Optimizer>
 void load(const std::filesystem::path& file, Optimizer& optimizer,
           out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters) {

@@ -38,8 +38,8 @@ inline bool is_error(const std::string& name) {
   return name.ends_with("error") || name.ends_with("error_scales");
 }
 
-/// The number of ranks that hold an element now, and this rank's place among them. 0 for parts that are not dealt
-/// out.
+/// The number of ranks that hold an element now, and this rank's place among them. 0 for parts that are not
+/// redistributed.
 struct Heirs {
   std::size_t count = 0, place = 0;
 };
@@ -49,7 +49,7 @@ std::vector<Heirs> heirs_of(const std::vector<Extents>& of_ranks, std::size_t mi
                             index_t first, index_t last);
 
 /// Returns the first of several ranks' codes that prevents combining them; old.size() if none does. Different codes
-/// have no mean, but codes that are dealt out are copied if each goes to equally many heirs.
+/// have no mean. Codes of redistributed parts are copied if each goes to equally many heirs.
 template <class T>
 std::size_t differing(std::span<const T> old, const Heirs& heirs) {
   if (!std::is_integral_v<T> || old.empty() || (heirs.count > 0 && heirs.count % old.size() == 0))
@@ -60,9 +60,9 @@ std::size_t differing(std::span<const T> old, const Heirs& heirs) {
 }
 
 /// Returns this rank's value of an element that several ranks held. It is the mean, which is exact for equal values,
-/// since a sum of W equal floats fits in a double. If it is dealt out, the heir at place k gets the value of rank k
-/// mod W and an equal share of the rest, so that their mean stays. It gets exactly that value where W divides the
-/// number of heirs.
+/// since a sum of W equal floats fits in a double. If the part is redistributed, the heir at place k gets the value
+/// of rank k mod W and an equal share of the rest, which keeps the mean. If W divides the number of heirs, it gets
+/// exactly that value.
 template <class T>
 T combined(std::span<const T> old, const Heirs& heirs) {
   if (old.empty()) return T{};
@@ -70,7 +70,7 @@ T combined(std::span<const T> old, const Heirs& heirs) {
   if constexpr (std::is_integral_v<T>) {
     return own;
   } else {
-    const std::size_t more = heirs.count % old.size();  // ranks whose errors go to one more heir
+    const std::size_t more = heirs.count % old.size();  // ranks whose errors go to one heir more
     // Starts from the first value, not 0, so that a sum of negative zeros stays negative.
     double all = static_cast<double>(widened(old[0])), once_more = more > 0 ? all : 0;
     for (std::size_t rank = 1; rank < old.size(); ++rank) {

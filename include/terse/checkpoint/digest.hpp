@@ -28,8 +28,8 @@ class Digest {
 /// XXH3-64 of bytes.
 std::uint64_t hash_of(const void* data, std::size_t bytes);
 
-/// Returns the position of digest_header's digits in the header's text; npos if it has none. A comma right before a
-/// quote inside a string would end that string, so in valid JSON this finds a key, never a part of a string.
+/// Returns the position of digest_header's digits in the header's text; npos if it has none. In valid JSON this
+/// finds a key, never a part of a string, since a comma right before a quote inside a string would end that string.
 std::size_t digest_position(const std::string& text);
 
 std::string header_digest(const std::string& text, std::size_t position);

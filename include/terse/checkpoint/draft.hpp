@@ -16,7 +16,7 @@ namespace terse::checkpoint {
 /// Small files by name.
 using Texts = std::map<std::string, std::string>;
 
-/// The files that a rank adds to a checkpoint while it is written.
+/// The files that a rank adds to a checkpoint during `write`.
 class Draft {
  public:
   explicit Draft(std::filesystem::path folder) : folder_(std::move(folder)) {}

@@ -27,10 +27,10 @@
 //                       many ranks
 //
 // So values that are equal on all ranks keep their bits. A value that only one rank held, such as its chunk's second
-// error, goes with its bits to the rank that holds that index now. Of values that each rank has for itself, each new
-// rank gets the mean. Methods use such values, errors and momenta included, by their mean over the ranks, so that
-// this mean is kept to rounding. Errors stay different: with equal errors all ranks would round their messages the
-// same way, and the mean would have the error of a single rank.
+// error, moves with its bits to the rank that now holds that index. If each rank has a separate value, each new rank
+// gets the mean. Methods use such values, errors and momenta included, by their mean over the ranks, and this mean
+// is kept up to rounding. Errors stay different: with equal errors all ranks would round their messages the same
+// way, and the mean would have the error of a single rank.
 
 namespace terse::checkpoint {
 
@@ -67,15 +67,15 @@ std::vector<Extents> extents_of(Optimizer& optimizer) {
 /// The files of all ranks of one save.
 class AllFiles : public Source {
  public:
-  /// Opens `files`, by rank. `now` has the extents of each of the loading ranks, of which this is number `mine`.
-  /// Throws checkpoint_error unless all files are good, of one step, and as `expected` describes.
+  /// Opens `files`, by rank. `now` has the extents of the loading ranks, and `mine` is this rank's number among
+  /// them. Throws checkpoint_error unless all files are good, of one step, and as `expected` describes.
   AllFiles(std::vector<std::filesystem::path> files, std::vector<Extents> now, int mine, Metadata expected,
            const Layout& layout);
 
   std::uint64_t step() const noexcept { return step_; }
 
-  /// Throws foreign_checkpoint_error if the ranks together keep other extents than were saved, so that nothing is
-  /// lost or invented.
+  /// Throws foreign_checkpoint_error if the extents of all ranks together are not the saved ones, so that no value
+  /// is lost or invented.
   void require_same_extents() const;
 
   void check(const Wanted& wanted) const override {
@@ -93,7 +93,7 @@ class AllFiles : public Source {
   };
 
   static constexpr std::string_view state = "state.";
-  /// Checks whether ranks may hold different parts of it.
+  /// Checks whether ranks may hold different parts of a tensor.
   static bool is_buffer(const std::string& name, const std::vector<index_t>& shape) {
     return name.rfind(state, 0) == 0 && shape.size() == 1;
   }
@@ -116,9 +116,9 @@ class AllFiles : public Source {
 
   void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const;
 
-  /// Checks whether a tensor is dealt out. Copies of each rank's messages, which `torn` indicates, belong to that
-  /// rank's momentum as well: both are dealt out. Copies of methods that mix, which have no `torn`, are means, like
-  /// the sums over neighbours' copies.
+  /// Checks whether a tensor is redistributed. Copies of each rank's messages, which `torn` indicates, also belong
+  /// to that rank's momentum: both are redistributed. Copies of methods that mix, which have no `torn`, are means,
+  /// like the sums over neighbours' copies.
   bool deals(const Wanted& wanted) const {
     return is_error(wanted.name) || (wanted.dtype == "F32" && files_[0].contains("state.torn"));
   }
@@ -127,8 +127,8 @@ class AllFiles : public Source {
   template <class T>
   void gather(const Wanted& wanted, const std::vector<Held>& held, const Put& put) const {
     constexpr index_t block = 4096;
-    std::vector<T> values(block * held.size());  // for each element, those of all ranks that held it
-    std::vector<std::size_t> ranks;              // the number of them
+    std::vector<T> values(block * held.size());  // for each element, the values of all ranks that held it
+    std::vector<std::size_t> ranks;              // for each element, the number of these ranks
     std::vector<Heirs> heirs(block);             // empty unless dealt out
     std::vector<T> result;
     const index_t last = wanted.offset + elements(wanted.shape);
@@ -154,12 +154,12 @@ class AllFiles : public Source {
             std::as_bytes(std::span<const T>(result)));
     }
   }
-  /// Throws for element i; `place` is that of the rank among those that held it.
+  /// Throws for element i; `place` is the rank's place among those that held it.
   [[noreturn]] void refuse(const Wanted& wanted, const std::vector<Held>& held, index_t i,
                            std::size_t place) const;
 
   std::vector<std::filesystem::path> paths_;
-  std::vector<Extents> now_;  // of the loading ranks, of which this is number `mine_`
+  std::vector<Extents> now_;  // of the loading ranks; `mine_` is this rank's number
   std::size_t mine_;
   std::vector<File> files_;
   std::uint64_t step_ = 0;
@@ -168,8 +168,8 @@ class AllFiles : public Source {
 }  // namespace detail
 
 /// Reads the state that W ranks saved into the optimizer of another number of ranks: `files` by their rank. Each rank
-/// reads all files, mapped into memory, so all ranks must see the same ones. Collective, and all or nothing, with the
-/// errors of `load`, and foreign_checkpoint_error for state that another number of ranks can't load
+/// reads all files, mapped into memory, so all ranks must see the same ones. Collective: all ranks load, or none. It
+/// has the errors of `load`, and a foreign_checkpoint_error for state that another number of ranks can't load
 /// (docs/checkpoints.md).
 template <class Optimizer>
 void load_elastic(const std::vector<std::filesystem::path>& files, Optimizer& optimizer,

@@ -34,7 +34,8 @@
 //     state/step-00000500/manifest.json              names all of these
 //     state/run.lock                                 names the run that saves here
 //
-// A checkpoint is written as step-00000500.partial and renamed when all of it, with the manifest last, is on disk.
+// A checkpoint is written as step-00000500.partial. It is renamed when all of it is on disk, with the manifest
+// written last.
 
 namespace terse::checkpoint {
 
@@ -62,16 +63,16 @@ struct Loaded {
   std::vector<std::string> skipped;  ///< newer checkpoints that could not be loaded, with reasons
 };
 
-/// The use of a folder: only loading, or saving too, which is limited to one job at a time.
+/// The use of a folder: loading only, or also saving, which is limited to one job at a time.
 enum class Use { read, read_and_write };
 
-/// A run's checkpoints. All ranks construct it, and make the same calls.
+/// A run's checkpoints. All ranks construct it and make the same calls.
 template <Transport T>
 class Folder {
  public:
-  /// Reserves the folder for this run until destruction, unless it is only read: see RunLock. Collective. Only the
-  /// newest `kept` checkpoints are kept. Throws checkpoint_error on all ranks, folder_in_use_error if another run has
-  /// the folder.
+  /// Reserves the folder for this run until destruction (see RunLock), unless it is only read. Collective. Only the
+  /// newest `kept` checkpoints are kept. Throws checkpoint_error on all ranks, or folder_in_use_error if another run
+  /// has the folder.
   Folder(const std::filesystem::path& root, T& channel, Use use = Use::read_and_write, std::size_t kept = 2)
       : channel_(channel), kept_(std::max<std::size_t>(1, kept)) {
     const terse::detail::Call call(terse::detail::Verb::folder);
@@ -84,8 +85,8 @@ class Folder {
   }
 
   /// Writes a checkpoint: each rank its own file, and rank 0 `texts`. Collective. The checkpoint exists once all of
-  /// it is on disk, and not before; then older ones are removed. Throws checkpoint_error on all ranks if one can't
-  /// write, or if there is a checkpoint of a later step that has not been loaded; then nothing has changed.
+  /// it is on disk, not before; then older ones are removed. If one rank can't write, or if there is a checkpoint of
+  /// a later step that has not been loaded, throws checkpoint_error on all ranks; then nothing has changed.
   template <class Optimizer>
   void save(Optimizer& optimizer, in<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
             const Texts& texts = {}) {
@@ -125,9 +126,9 @@ class Folder {
   }
 
   /// Loads the newest checkpoint that is whole on all ranks; returns nothing if there are no checkpoints. Collective:
-  /// all ranks choose the same one, and if none can be loaded, all throw checkpoint_error. A checkpoint that is whole
-  /// but of another run is not skipped: foreign_checkpoint_error on all ranks. If it throws, nothing has changed.
-  /// With Elastic::yes another number of ranks may have saved it, see load_elastic.
+  /// all ranks choose the same one, and if none can be loaded, all throw checkpoint_error. A whole checkpoint of
+  /// another run is not skipped, but causes a foreign_checkpoint_error on all ranks. If it throws, nothing has
+  /// changed. With Elastic::yes the checkpoint may be of another number of ranks, see load_elastic.
   template <class Optimizer>
   std::optional<Loaded> load(Optimizer& optimizer,
                              out<typename Optimizer::runs_on, typename Optimizer::parameter> parameters,
@@ -135,8 +136,8 @@ class Folder {
     return load([&](const Manifest& manifest) { checkpoint::load(manifest, optimizer, parameters); },
                 elastic);
   }
-  /// Loads by `load(manifest)`, which is collective and throws on all ranks or on none. When it is called, all files
-  /// exist and belong to this save. The data in files of `write` are verified when they are read.
+  /// Loads by `load(manifest)`, which is collective and must throw on all ranks or on none. When it is called, all
+  /// files exist and belong to this save. The data in files of `write` are verified when they are read.
   std::optional<Loaded> load(const std::function<void(const Manifest&)>& load,
                              Elastic elastic = Elastic::no) {
     const terse::detail::Call call(terse::detail::Verb::load);
@@ -181,7 +182,7 @@ class Folder {
     return std::find(skipped_.begin(), skipped_.end(), place) != skipped_.end();
   }
 
-  /// Returns the places that rank 0 sees, on all ranks.
+  /// Returns on all ranks the places that rank 0 sees.
   std::vector<detail::Place> places_of_first() {
     std::string bytes;
     together([&] {
@@ -195,12 +196,14 @@ class Folder {
     return places;
   }
 
-  /// Runs `check` on the files that this rank has written, or a rank with its number modulo the number of ranks.
+  /// Runs `check` on the files that this rank has written. A rank that did not save takes those of its number modulo
+  /// the number of saving ranks.
   void for_own_parts(const Manifest& manifest, void (Manifest::*check)(const Part&) const) const {
     for (const Part& part : manifest.parts())
       if (part.rank % channel_.size() == channel_.rank()) (manifest.*check)(part);
   }
-  /// Reads the manifest and checks all sizes first, so that no rank hashes for hours what another can refuse at once.
+  /// Reads the manifest and checks all sizes first, so that no rank hashes for hours if another rank can refuse at
+  /// once.
   Manifest of_these_sizes(const std::filesystem::path& folder, Elastic elastic) const {
     Manifest manifest = Manifest::read(folder);
     if (elastic == Elastic::no && manifest.world() != channel_.size())
@@ -212,8 +215,8 @@ class Folder {
     return manifest;
   }
 
-  /// Returns an empty text if all ranks have loaded, else the reason to skip this checkpoint. Throws if it must not
-  /// be skipped.
+  /// Returns an empty text if all ranks have loaded, else the reason to skip this checkpoint. Throws for checkpoints
+  /// that must not be skipped.
   std::string why_not(const detail::Attempt& attempt) {
     using detail::Outcome;
     const std::vector<Outcome> outcomes = all_gather(channel_, attempt.outcome);
@@ -230,7 +233,7 @@ class Folder {
         if (attempt.outcome == stop) std::rethrow_exception(attempt.failure);
         detail::throw_as(stop, why, channel_.rank());
       }
-    // A custom `load` that threw on some ranks only: the other ranks can't undo theirs.
+    // A custom `load` has thrown on some ranks only, and the other ranks can't undo theirs.
     if (why.empty())
       throw checkpoint_error(
           "other ranks could not load this checkpoint, which this rank has loaded. Make the optimizer again "
@@ -252,7 +255,7 @@ class Folder {
     return place;
   }
 
-  /// Flushes a file to disk and describes it, also if it was not written by `write`.
+  /// Flushes a file to disk and describes it, whether or not `write` wrote it.
   Part described(const std::filesystem::path& folder, const std::string& name) const {
     detail::naming(folder / name, [&] {
       const detail::Descriptor file(::open((folder / name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -289,7 +292,7 @@ class Folder {
     });
   }
 
-  // Errors are ignored: files that can't be moved or removed only take space.
+  // Errors are ignored: if files can't be moved or removed, they only take space.
   void remove_superfluous() {
     std::erase_if(skipped_, [&](const detail::Place& place) {
       std::error_code fault;
@@ -301,12 +304,12 @@ class Folder {
     try {
       places = detail::places_below(root_);
     } catch (const checkpoint_error&) {
-      return;  // the new one exists, even if older ones stay
+      return;  // the new checkpoint exists, even if older ones stay
     }
     std::erase_if(places, [&](const detail::Place& place) { return is_skipped(place); });
     std::error_code ignored;
     for (std::size_t k = 0; k + kept_ < places.size(); ++k)
-      // Renamed first, so that a half-removed one isn't taken for a checkpoint.
+      // Renamed first, so that a half-removed folder isn't taken for a checkpoint.
       std::filesystem::rename(places[k].below(root_), partial_of(places[k]), ignored);
     remove_partials();
   }

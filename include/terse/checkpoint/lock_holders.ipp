@@ -22,7 +22,7 @@ TERSE_CORE std::vector<pid_t> lock_holders(int fd) {
     const auto read = std::from_chars(name.data(), name.data() + name.size(), number);
     if (read.ec != std::errc{} || read.ptr != name.data() + name.size()) continue;
     const auto holds = [&](const fs::path& open) {
-      // Compared by name: the status of another process's file may wait for a network file system.
+      // Compared by name, since the status of another process's file may wait for a network file system.
       if (fs::read_symlink(open, ended) != file) return false;
       std::ifstream locks(process->path() / "fdinfo" / open.filename());
       for (std::string line; std::getline(locks, line);)

@@ -24,8 +24,8 @@ struct Part {
   int rank = 0;             ///< the rank that wrote it
   std::uint64_t bytes = 0;  ///< its size
   bool has_header =
-      false;  ///< written by `write`: `digest` is its digest_header, which covers the digest of its data
-  std::string digest;  ///< digest_header, or else XXH3-128 of all its bytes
+      false;  ///< if `write` wrote it, `digest` is its digest_header, which covers the digest of its data
+  std::string digest;  ///< digest_header, or XXH3-128 of all bytes
 
   bool operator==(const Part&) const = default;
 };
@@ -45,10 +45,10 @@ std::string digest_of(const std::string& text);
 /// checkpoint_error.
 std::string digest_of(const std::filesystem::path& file, const OpenFile& in, bool has_header);
 
-/// Describes the file as it is now. Reads the header of a file that `write` wrote, and all of any other.
+/// Describes the file as it is now. If `write` wrote it, reads only its header; otherwise reads the whole file.
 Part part_of(const std::filesystem::path& folder, const std::string& name, int rank, bool has_header);
 
-/// Returns the parts of one rank as text, for the others.
+/// Returns one rank's parts as text, for the other ranks.
 std::string text_of(const std::vector<Part>& parts);
 std::vector<Part> parts_of(const std::string& text);
 
@@ -70,13 +70,13 @@ class Manifest {
   /// All files of all ranks, without the manifest.
   const std::vector<Part>& parts() const noexcept { return parts_; }
 
-  /// Returns the path of a part of that name, whether or not it exists.
+  /// Returns the path of a part of that name, which need not exist.
   std::filesystem::path file(const std::string& name) const { return folder_ / name; }
 
   /// Throws checkpoint_error unless the part exists with the size that was saved. Does not read it.
   void verify_size(const Part& part) const;
-  /// Throws checkpoint_error unless the part exists and is the one that was saved. For files that `write` wrote only
-  /// headers are compared. Their data are verified when they are read, by the digest in the header.
+  /// Throws checkpoint_error unless the part exists and is the saved one. For files that `write` wrote only headers
+  /// are compared. Their data are verified when they are read, by the digest in the header.
   void verify(const Part& part) const;
 
   /// Returns the verified contents of a small file. Not collective. Throws checkpoint_error, also if there is no file
@@ -90,7 +90,7 @@ class Manifest {
   const Part& part(const std::string& name) const;
   /// Checks values that a digest can't protect: a forged manifest may have a valid digest.
   bool is_possible() const;
-  /// Compares sizes first, so that nothing larger than what was saved is hashed or held in memory.
+  /// Compares sizes first, so that no file larger than the saved one is hashed or held in memory.
   void compare_size(const Part& saved, const detail::OpenFile& found) const;
   void compare_digest(const Part& saved, const std::string& found) const;
   [[noreturn]] void differs(const Part& saved, const std::string& how) const;

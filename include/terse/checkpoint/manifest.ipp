@@ -63,7 +63,7 @@ TERSE_CORE Json json_of(const Part& part) {
           {part.has_header ? "digest_header" : "digest", part.digest}};
 }
 
-/// Returns a count. Not `get`, which converts fractions and numbers of any size. Throws Json::exception.
+/// Returns a count. `get` would convert fractions and numbers of any size. Throws Json::exception.
 TERSE_CORE std::uint64_t count_of(const Json& json, const char* name) {
   return json.at(name).get_ref<const Json::number_unsigned_t&>();
 }
@@ -118,10 +118,10 @@ TERSE_CORE Manifest Manifest::read(const std::filesystem::path& folder) {
     for (const detail::Json& part : json.at("parts")) parts.push_back(detail::part_of(part));
     Manifest found(folder, detail::count_of(json, "step"), static_cast<int>(detail::count_of(json, "world")),
                    std::move(parts));
-    // Compared byte for byte, so that nothing in it can differ.
+    // Compared byte for byte, so that any difference is found.
     if (found.text() == text && found.is_possible()) return found;
   } catch (const detail::Json::exception&) {  // reported below
-  } catch (const checkpoint_error&) {         // reported below; text that no manifest has
+  } catch (const checkpoint_error&) {         // reported below; no manifest has this text
   }
   detail::fail(file, "is damaged or of a later version; resume from another checkpoint");
 }

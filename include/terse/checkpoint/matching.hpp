@@ -37,8 +37,8 @@ void restore_segment(const Restore& restore, const Segment& segment, view<P, Spa
                parameters.part(segment.offset, segment.count));
 }
 
-/// Compares in the order of the layout, or of the file. Calls `match` with each segment that both have. `dtype` is
-/// that of the parameters; if it is empty, only shapes count.
+/// Compares in the order of the layout, or of the file. Calls `match` with each common segment. `dtype` is that of
+/// the parameters; if it is empty, only shapes count.
 template <class Match>
 Unmatched compare(const File& file, const Layout& layout, const std::string& dtype, Match match) {
   std::map<std::string, const Tensor*> saved;
@@ -82,11 +82,12 @@ Unmatched load_matching(const std::filesystem::path& file, const Layout& layout,
 }  // namespace detail
 
 /// Loads the parameters of those segments that a file of `save` has under the same name, with the same shape and
-/// dtype. The model may be another one, such as one with a new last layer. Other segments stay unchanged; the result
-/// names them. Optimizer state isn't loaded: make a new optimizer, which begins with its first step.
+/// dtype. The model may be another one, for example with a new last layer. Other segments stay unchanged, and the
+/// result names them. Optimizer state isn't loaded: make a new optimizer, which begins with its first step.
 ///
-/// Not collective. Ranks that are to start equal load the same file. Before anything changes, throws checkpoint_error
-/// if the file is damaged and foreign_checkpoint_error if it is no optimizer's. The file is mapped into memory.
+/// Not collective. If ranks must start equal, let them load the same file. Before anything changes, throws
+/// checkpoint_error if the file is damaged, and foreign_checkpoint_error if it is not an optimizer's. The file is
+/// mapped into memory.
 inline Unmatched load_matching(const std::filesystem::path& file, const Layout& layout,
                                view<float> parameters) {
   return detail::load_matching(file, layout, parameters);

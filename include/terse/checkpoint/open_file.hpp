@@ -11,7 +11,7 @@
 
 namespace terse::checkpoint::detail {
 
-inline constexpr std::size_t max_header = 100'000'000;  // the bound that other readers of the format set
+inline constexpr std::size_t max_header = 100'000'000;  // the limit that other readers of the format have
 
 /// A file to read, and its size.
 class OpenFile {
@@ -21,7 +21,7 @@ class OpenFile {
   std::size_t bytes() const noexcept { return bytes_; }
 
   /// Returns the text of a checkpoint's header, which matches its digest. Reads from the file's start; the data come
-  /// next. A `foreign` file, which terse need not have written, may have no digest.
+  /// next. A `foreign` file, which may be from other programs, may have no digest.
   std::string header(bool foreign = false) const;
 
  private:

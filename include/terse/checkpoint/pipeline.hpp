@@ -19,8 +19,8 @@
 #include "terse/core/hash.hpp"
 #include "terse/transport/call.hpp"
 
-// The state of a pipeline's stage between steps, in one safetensors file; its parameters and their optimizer have a
-// separate file:
+// The state of a pipeline's stage between steps, in one safetensors file. The stage's parameters and their optimizer
+// have a separate file:
 //
 //     state.<scalar>          U64, as the pipeline's walk shows it
 //     examples.ids            U64, by slot; all ones for free slots
@@ -31,8 +31,8 @@
 
 namespace terse::checkpoint {
 
-/// The choice whether a file of a pipeline has the copies of examples, which are nearly all of its bytes. Without
-/// copies, examples that return count as new: results are valid, but their bits differ from those of an uninterrupted
+/// The choice whether a file of a pipeline contains the copies of examples, which are nearly all of its bytes.
+/// Without copies, examples that return count as new: results are valid, but not bitwise those of an uninterrupted
 /// run.
 enum class Examples { kept, left_out };
 
@@ -75,7 +75,7 @@ class PipelineFile {
   struct Found {
     std::uint64_t step = 0;
     std::uint64_t past = 0;                    // a hash of the scalars
-    std::uint64_t kept = 0, examples = 0;      // their number, and a sum of hashes of their ids
+    std::uint64_t kept = 0, examples = 0;      // the number of examples, and a sum of hashes of their ids
     std::uint64_t incoming = 0, outgoing = 0;  // sums of hashes of id and copy
   };
 
@@ -97,7 +97,7 @@ class PipelineFile {
   const Found& found() const { return found_; }
 
   void apply(Pipeline& pipeline) {
-    // Forgets first, so that no copy is taken for another's if this ends early.
+    // Forgets first, so that no copy is taken for another one's if this ends early.
     pipeline.forget();
     pipeline.walk(Restore{OneFile(read_), true});
     pipeline.copies(static_cast<index_t>(found_.kept), [&](const char* name, auto rows, index_t row_bytes) {
@@ -171,7 +171,7 @@ class PipelineFile {
 /// Writes the state of this stage of a pipeline to `file`, as the optimizer's `save` does: to a file next to it,
 /// which is then renamed. Call it between steps, on all stages after the same step; not collective. Copies of
 /// examples on the host are written directly from their memory, and read twice; copies on a device are first copied
-/// to the host, all at once. Rows of slots that are free after `forget(ids)` are written, too, with their last
+/// to the host, all at once. Rows of slots that are free after `forget(ids)` are also written, with their last
 /// content.
 ///
 /// Throws checkpoint_error, and usage_error if the pipeline is torn: its copies may be half a step ahead of others.
@@ -207,16 +207,16 @@ void save(const std::filesystem::path& file, Pipeline& pipeline, Examples exampl
   write(file, tensors, std::move(metadata));
 }
 
-/// Reads a file of `save` into a pipeline that was made in the same way. Collective: nothing changes on any stage
-/// unless every stage's file is good and belongs to it, and all are of one step, with the same examples and with
-/// equal copies on both sides of each boundary. Without copies, two runs with the same number of steps can't be
-/// distinguished. Otherwise every stage throws. A stage whose own file is at fault throws its own checkpoint_error,
-/// the others one that names the stage. Files that don't belong together are a mismatch_error. A torn pipeline may
-/// train again after a load.
+/// Reads a file of `save` into a pipeline that was made with the same arguments. Collective: nothing changes on any
+/// stage unless every stage's file is good and belongs to it. All files must be of one step, with equal examples,
+/// and with equal copies on both sides of each boundary. Without copies, two runs with the same number of steps
+/// can't be distinguished. Otherwise every stage throws. A stage whose own file is at fault throws its own
+/// checkpoint_error, the others one that names the stage. Files that don't belong together are a mismatch_error.
+/// After a load, a torn pipeline may train again.
 ///
 /// The policy's capacity may differ, but not be below the number of copies. The place of the copies, micro_batch,
-/// schedule and window may differ, too. The file is mapped, not read into memory, so it must not be changed in place
-/// meanwhile. Reads it twice.
+/// schedule and window may differ, too. The file is mapped, not read into memory, so no process may change it in
+/// place meanwhile. Reads it twice.
 template <detail::KeepsExamples Pipeline>
 void load(const std::filesystem::path& file, Pipeline& pipeline) {
   const terse::detail::Call call(terse::detail::Verb::load);

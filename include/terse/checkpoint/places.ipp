@@ -21,7 +21,7 @@ TERSE_CORE std::vector<Place> places_below(const std::filesystem::path& root) {
     auto read = std::from_chars(name.data() + 5, last, place.step);
     if (read.ec == std::errc{} && read.ptr != last && *read.ptr == '.')
       read = std::from_chars(read.ptr + 1, last, place.attempt);
-    // A name that isn't spelled exactly like this is someone's copy.
+    // If a name isn't spelled exactly like this, it is somebody's copy.
     if (read.ec == std::errc{} && read.ptr == last && place.below(root) == root / name)
       places.push_back(place);
   }

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-// Files that are complete or absent. Errors of the system are a std::system_error with the operation and the reason,
-// but without the file's name: only the caller knows what the file is to the user.
+// Functions that write files completely or not at all. Errors of the system are a std::system_error with the
+// operation and the reason. They lack the file's name, since only the caller knows the file's purpose.
 
 namespace terse::checkpoint {
 
@@ -74,11 +74,11 @@ class Partial {
 }  // namespace detail
 
 /// Runs `write(descriptor)` on a file next to `file`, flushes it to disk and renames it over `file`. So `file` is the
-/// old one or the new one, never a part. A link stays, and its target is replaced. Files that are not regular, such
-/// as devices and pipes, and outputs of this process are written in place.
+/// old or the new one, never a partial one. If `file` is a link, the link stays and its target is replaced. Files
+/// that are not regular, such as devices and pipes, and outputs of this process are written in place.
 ///
-/// Throws std::system_error, without the file's name. `file` is then unchanged; only if the final flush of the
-/// directory fails is it the new one. A pipe without a reader is an error after 10 seconds.
+/// Throws std::system_error, without the file's name. `file` is then unchanged, unless only the final flush of the
+/// directory fails: then it is the new file. A pipe without a reader is an error after 10 seconds.
 void replace_file(const std::filesystem::path& file, const std::function<void(int)>& write);
 /// Replaces the contents of `file` with `contents`, as above.
 void replace_file(const std::filesystem::path& file, std::string_view contents);

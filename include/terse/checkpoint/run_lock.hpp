@@ -21,11 +21,11 @@ inline constexpr int in_use_status = 69;
 
 /// A lock that reserves a folder for one run, since two runs would remove each other's checkpoints. It is a lock of
 /// the system on `run.lock`, which ends with the process, in any case; the file stays, and names the holder. One
-/// process of a run takes it. A process forked from this one holds the lock, too, until it ends or calls exec.
+/// process of a run takes it. A process forked from this one also holds the lock, until it ends or calls exec.
 ///
-/// Makes the folder if it is missing. Throws folder_in_use_error if another run has the lock, with its host, process
+/// Makes the folder if it is missing. If another run has the lock, throws folder_in_use_error with its host, process
 /// and start. Throws checkpoint_error if the folder can't be written to, or if `run.lock` is a link or not a lock
-/// file, which is left unchanged. File systems without locks give no protection.
+/// file. It leaves that file unchanged. On file systems without locks there is no protection.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& folder);
@@ -42,7 +42,7 @@ class RunLock {
   }
   /// Returns the first line of the lock file.
   std::string text() const;
-  /// Returns the holder of the lock: by the file, or by the system if the lock has been inherited.
+  /// Returns the holder of the lock: from the file, or from the system if the lock has been inherited.
   std::string owner() const;
 
   detail::Descriptor file_;

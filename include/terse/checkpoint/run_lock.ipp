@@ -32,7 +32,7 @@ TERSE_CORE RunLock::RunLock(const std::filesystem::path& folder) : file_(open(fo
 
 TERSE_CORE detail::Descriptor RunLock::open(const std::filesystem::path& folder) {
   detail::naming(folder, [&] { detail::make_directories(std::filesystem::absolute(folder)); });
-  // O_NOFOLLOW and O_NONBLOCK, since anyone with write access may have put a link or a pipe there.
+  // O_NOFOLLOW and O_NONBLOCK, since any user with write access may have put a link or a pipe there.
   detail::Descriptor file(
       ::open((folder / name).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666));
   if (file.value() < 0 && errno == ELOOP)
@@ -70,7 +70,7 @@ TERSE_CORE std::string RunLock::owner() const {
   pid_t taker = 0;
   if (std::sscanf(took.c_str(), "process %d", &taker) != 1 ||
       took.find(of_host + host() + since) == took.npos)
-    return took.empty() ? "another run" : took;  // on another machine, as far as is known
+    return took.empty() ? "another run" : took;  // on another machine, as far as known
   const std::vector<pid_t> holders = detail::lock_holders(file_.value());
   if (std::find(holders.begin(), holders.end(), taker) != holders.end()) return took;
   if (!holders.empty())

@@ -17,7 +17,7 @@
 
 // Checkpoint files in the safetensors format, which other tools can read, with two digests in their metadata.
 // "digest_data" is XXH3-128 of the data section; "digest_header" is XXH3-128 of everything before it, with zeros in
-// place of its own 32 digits. The digests detect damage, not forgery, since a forger can compute them too. So the
+// place of its own 32 digits. The digests detect damage, not forgery, since a forger can also compute them. So the
 // reader checks every length as well.
 
 namespace terse::checkpoint {
@@ -30,7 +30,7 @@ struct Tensor {
   std::string name;                 ///< any UTF-8 but "__metadata__"
   std::string dtype;                ///< the format's name of it, such as "F32", "BF16" or "I64"
   std::vector<index_t> shape;       ///< the dimensions; empty for a scalar
-  const std::byte* data = nullptr;  ///< the elements in row-major order; may be null if there are none
+  const std::byte* data = nullptr;  ///< the elements in row-major order; may be null if there are no elements
   std::size_t bytes = 0;            ///< product of `shape` times the size of an element, if that is known
 };
 
@@ -48,16 +48,16 @@ std::string compose(const std::filesystem::path& file, const std::vector<Tensor>
 
 }  // namespace detail
 
-/// Writes a checkpoint, all or nothing: into a file next to the target, flushed to disk, then renamed over the
-/// target. Makes missing directories. Adds "digest_data" and "digest_header" to the metadata, in place of existing
+/// Writes a checkpoint completely or not at all: into a file next to the target, flushed to disk, then renamed over
+/// the target. Makes missing directories. Adds "digest_data" and "digest_header" to the metadata, replacing existing
 /// ones. Reads the tensors twice, without a copy; they must not change meanwhile.
 ///
-/// Throws checkpoint_error for a tensor whose name is taken, whose dtype is unknown or whose bytes don't fit its
-/// shape, for text that is not UTF-8, and for errors of the file system. The target is then unchanged; only if the
-/// final flush of the directory fails is it the new file.
+/// Throws checkpoint_error for errors of the file system, and for text that is not UTF-8. Also for a tensor whose
+/// name is taken, whose dtype is unknown, or whose bytes don't fit its shape. The target is then unchanged; it is
+/// the new file only if the final flush of the directory fails.
 void write(const std::filesystem::path& file, const std::vector<Tensor>& tensors, Metadata metadata);
 
-/// A checkpoint in memory, verified to the last bit.
+/// A checkpoint in memory, of which every bit is verified.
 class File {
  public:
   /// Reads and verifies a file that `write` wrote. The file is not trusted: each size that it declares is checked
@@ -73,8 +73,9 @@ class File {
   }
 
   /// Reads a safetensors file of any writer, such as a pretrained model's. The header is checked as strictly, and
-  /// against the file's size. terse's digests are verified if the file has them; else damaged data are not noticed. A
-  /// tensor of an unknown dtype is listed, with the bytes that its offsets declare; only `tensor` refuses it.
+  /// against the file's size. If the file has digests of terse, they are verified; otherwise damaged data are not
+  /// noticed. A tensor of an unknown dtype is listed, with the bytes that its offsets declare; only `tensor` refuses
+  /// it.
   static File read_foreign(const std::filesystem::path& file) {
     return open(file, {.mapped = false, .foreign = true});
   }
@@ -102,7 +103,7 @@ class File {
   const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
 
  private:
-  /// The unit of memory: each tensor starts at a new line, however it lies in the file.
+  /// The unit of memory: each tensor starts at a new line, for any alignment in the file.
   struct alignas(64) Line {
     std::byte bytes[64];
   };
@@ -130,7 +131,7 @@ class File {
   std::size_t place(const std::string& text, std::size_t size, bool foreign);
 
   void load_data(int fd, std::size_t lines, std::optional<detail::Digest>& digest);
-  /// Maps the data, which begin `at` bytes into the file.
+  /// Maps the data, which begin at byte `at` of the file.
   void map_data(int fd, std::size_t size, std::size_t at, std::optional<detail::Digest>& digest);
 
   std::filesystem::path file_;

@@ -30,7 +30,8 @@ TERSE_CORE std::string described(const std::string& dtype, const std::vector<ind
   return (bits_of(dtype) > 0 ? dtype : quoted(dtype)) + " " + described(shape);
 }
 
-/// Returns the size of a tensor. Fails for an unknown dtype, a negative dimension, an overflow and a part of a byte.
+/// Returns the size of a tensor. Fails for an unknown dtype, a negative dimension, an overflow, and a size that is
+/// not a whole number of bytes.
 TERSE_CORE std::size_t bytes_of(const std::filesystem::path& file, const std::string& name,
                                 const std::string& dtype, const std::vector<index_t>& shape) {
   const std::size_t bits = bits_of(dtype);
@@ -40,7 +41,7 @@ TERSE_CORE std::size_t bytes_of(const std::filesystem::path& file, const std::st
   for (const index_t extent : shape)
     possible = possible && extent >= 0 &&
                !__builtin_mul_overflow(elements, static_cast<std::size_t>(extent), &elements);
-  // Counts groups of eight elements, whose bytes are whole and do not overflow early.
+  // Counts groups of eight elements, whose bytes are a whole number, and which do not overflow early.
   if (!possible || elements % 8 * bits % 8 != 0 || __builtin_mul_overflow(elements / 8, bits, &bytes) ||
       __builtin_add_overflow(bytes, elements % 8 * bits / 8, &bytes))
     fail(file, "tensor " + quoted(name) + " has the impossible shape " + described(dtype, shape));
@@ -80,8 +81,8 @@ TERSE_CORE std::string compose(const std::filesystem::path& file, const std::vec
   return text.replace(position, digits, header_digest(text, position));
 }
 
-/// Parses a tensor's entry in the header: returns the offset of its first byte, and the view, still without data. An
-/// unknown dtype is refused or, if `foreign`, has the size that its offsets declare.
+/// Parses a tensor's entry in the header. Returns the offset of its first byte, and the view, which has no data yet.
+/// Refuses an unknown dtype or, if `foreign`, takes the size that its offsets declare.
 TERSE_CORE std::pair<std::size_t, Tensor> parse_tensor(const std::filesystem::path& file,
                                                        const std::string& name, const Json& entry,
                                                        bool foreign) {
@@ -236,7 +237,7 @@ TERSE_CORE void File::map_data(int fd, std::size_t size, std::size_t at,
   mapping_ = {static_cast<std::byte*>(place), Unmap{size}};
   for (Tensor& tensor : tensors_) {
     tensor.data = mapping_.get() + at;
-    if (digest) digest->add(tensor.data, tensor.bytes);  // else the data stay on disk until they are used
+    if (digest) digest->add(tensor.data, tensor.bytes);  // else the data stay on disk until used
     at += tensor.bytes;
   }
 }

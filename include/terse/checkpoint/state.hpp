@@ -19,7 +19,8 @@
 
 namespace terse::checkpoint::detail {
 
-/// Views for the host to read: of the same memory if it is the host's, else of copies that live as long as this.
+/// Views for the host to read: of the same memory if it is the host's, otherwise of copies that live as long as this
+/// object.
 class HostCopies {
  public:
   template <class T>
@@ -81,7 +82,7 @@ struct Wanted {
   std::vector<index_t> shape;
   index_t offset = 0;  // the arena index of its first element
 };
-/// A function that takes bytes of a tensor, starting at byte `at` of it.
+/// A function that reads bytes of a tensor, starting at byte `at`.
 using Put = std::function<void(std::size_t at, std::span<const std::byte>)>;
 
 /// A source of state.
@@ -93,7 +94,7 @@ class Source {
   virtual void read(const Wanted& wanted, const Put& put) const = 0;
 };
 
-/// A source of state in one file, which has exactly the wanted tensors.
+/// A source of state in one file, which must have exactly the wanted tensors.
 class OneFile : public Source {
  public:
   explicit OneFile(const File& file) : file_(file) {}
@@ -115,7 +116,7 @@ struct Restore {
 
   template <class T, class Space>
   void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
-    // Spelled out for nvcc, which loses the braces.
+    // Written out for nvcc, which loses the braces.
     take({"state." + name, dtype_of<T>(), std::vector<index_t>{part.size()}, offset}, part);
   }
   void operator()(const std::string& name, std::uint64_t& value) const {

@@ -16,7 +16,7 @@
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 
-// Requests to stop a run, which stops on all ranks after the same step:
+// Requests to stop a run on all ranks after the same step:
 //
 //     terse::checkpoint::StopSignals signals;              // once in a process, before it begins
 //     ...
@@ -31,7 +31,7 @@
 
 namespace terse::checkpoint {
 
-/// The exit status of a program that was asked to stop, has saved, and can resume: EX_TEMPFAIL of sysexits.h.
+/// The exit status of a program that has saved after a request to stop, and can resume: EX_TEMPFAIL of sysexits.h.
 inline constexpr int stopped_status = 75;
 
 namespace detail {
@@ -43,10 +43,10 @@ extern "C" inline void note_signal(int signal) { received_signal.store(signal, s
 
 }  // namespace detail
 
-/// A catcher of signals. While it lives, these signals don't end the process but are recorded, for all its threads.
-/// The default is the signals that schedulers send before they take a machine away: SIGTERM, and SIGUSR1 as in
-/// SLURM's `--signal`. System calls that a signal interrupts are restarted. Construction forgets an earlier signal.
-/// Throws usage_error for signals that can't be caught.
+/// A catcher of signals. While this object lives, these signals don't end the process but are recorded, for all
+/// threads. The default is the signals that schedulers send before they take a machine away: SIGTERM, and SIGUSR1 as
+/// in SLURM's `--signal`. System calls that a signal interrupts are restarted. Construction forgets an earlier
+/// signal. Throws usage_error for signals that can't be caught.
 class StopSignals {
  public:
   explicit StopSignals(std::initializer_list<int> numbers = {SIGTERM, SIGUSR1});
@@ -65,18 +65,18 @@ class StopSignals {
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
-/// A check, between steps, whether any rank's process has received a signal. All ranks call it equally often and get
-/// the same answer, so that all stop after the same step.
+/// A check, between steps, whether any rank's process has received a signal. All ranks must call it equally often.
+/// They get the same answer, so that all stop after the same step.
 ///
-/// Ranks communicate about once in a `period` (0: in each call). The number of calls until then is the number that
-/// fits into a period on the slowest rank, by the time of the previous calls, and at most twice the last number. Then
-/// each rank sends W - 1 messages of 12 bytes; a call in between is a subtraction. So ranks that don't otherwise
-/// synchronize wait for each other once in a period. An answer comes up to a period after the signal, or later if
-/// steps have become slower meanwhile.
+/// Ranks communicate about once in a `period` (0: in each call). The number of calls until the next communication is
+/// the number that fits into a period on the slowest rank, by the time of the previous calls. It is at most twice the
+/// last number. Then each rank sends W - 1 messages of 12 bytes; other calls cost a subtraction. So ranks that
+/// otherwise don't synchronize wait for each other once in a period. An answer comes up to a period after the signal,
+/// or later if steps have become slower meanwhile.
 template <Transport T>
 class StopRequest {
  public:
-  /// Constructs on all ranks, collectively, with a separate channel.
+  /// Construction is collective, and makes a separate channel.
   explicit StopRequest(T& transport, std::chrono::milliseconds period = std::chrono::milliseconds(250))
       : channel_(transport.split(0, transport.rank())), everyone_(channel_), period_(period) {}
 
@@ -113,7 +113,7 @@ class StopRequest {
   Assembly<Word, T> everyone_;
   std::chrono::milliseconds period_;
   Clock::time_point last_ = Clock::now();
-  std::int32_t calls_ = 1, left_ = 1;  // calls between two agreements, and until the next one
+  std::int32_t calls_ = 1, left_ = 1;  // calls between two agreements, and calls until the next one
 };
 
 }  // namespace terse::checkpoint

@@ -16,8 +16,8 @@ namespace terse::checkpoint::detail {
 
 using Json = nlohmann::json;
 
-/// A handler that refuses duplicate keys and nesting deeper than a header has. It takes the parser's events: its
-/// callback would search all of an object's members at the end of each of them.
+/// A handler that refuses duplicate keys and nesting deeper than a header has. It takes the parser's events, since
+/// the parser's callback would search all of an object's members at the end of each of them.
 class Strict final : public nlohmann::json_sax<Json> {
  public:
   explicit Strict(const std::filesystem::path& file) : file_(file) {}
@@ -57,7 +57,7 @@ class Strict final : public nlohmann::json_sax<Json> {
   std::vector<std::set<std::string>> keys_;  // of the open objects and arrays
 };
 
-/// Parses the header's text, strictly: no duplicate keys, no nesting deeper than the format has.
+/// Parses the header's text strictly: no duplicate keys, no nesting deeper than the format has.
 inline Json parse(const std::filesystem::path& file, const std::string& text) {
   // The parser takes a zero byte for the end of the text, and skips a byte order mark.
   if (text.empty() || text.front() != '{' || text.find('\0') != text.npos)

@@ -11,7 +11,7 @@
 
 namespace terse::detail {
 
-/// A unit's positions or values within a received section on a grid. The host doesn't know sizes that vary.
+/// The positions or values of a unit within a received section on a grid. The host doesn't know sizes that vary.
 struct Arrived {
   const std::byte* base;
   index_t picks;                     // or their maximum
@@ -25,7 +25,7 @@ struct Arrived {
   TERSE_HD index_t count() const { return counted == nullptr ? picks : *counted; }
 };
 
-/// Loads a value; packets are aligned on devices and need not be elsewhere.
+/// Loads a value; packets are aligned on devices, but not always on hosts.
 template <class T>
 TERSE_HD T load_from_wire(const std::byte* from) {
   T value;

@@ -54,8 +54,8 @@ struct CastTo {
   static constexpr bool represents_zero = true;
   /// Requires a range as wide as fp32's, or one scaled to the unit. Other formats decode small units to zeros.
   static constexpr bool contractive = scaled || wide;
-  /// An unscaled residual stays bounded as long as messages are below `largest`: |e| <= |y| always, and values that are
-  /// too small accumulate until they aren't.
+  /// An unscaled residual stays bounded as long as messages are below `largest`: |e| <= |y| always holds, and values
+  /// that are too small accumulate.
   static constexpr bool tracks = true;
 
   /// |e| <= r |x| among normal numbers and |e| <= min(|x|, h max |x|) below them; the largest is exact.
@@ -105,7 +105,8 @@ struct CastTo {
       float read = sum - base;
       if constexpr (scaled) read *= unit_;
       const std::uint32_t sign = std::bit_cast<std::uint32_t>(x) & 0x80000000U;
-      // The steps above the power of two, plus those below the exponent's numbers, the first of which are subnormal.
+      // The steps above the power of two, minus those below the exponent's numbers, the first of which are
+      // subnormal.
       const std::uint32_t code = std::bit_cast<std::uint32_t>(sum) - exponent + (exponent >> dropped) -
                                  (above + (least_normal >> dropped));
       return {code | sign >> (32 - bits), std::bit_cast<float>(std::bit_cast<std::uint32_t>(read) | sign)};

@@ -17,9 +17,9 @@ namespace terse {
 ///     Incoming, source, incoming     the readers of sections in verbs
 ///     fault(range, section, bytes)   the fault of a section from a peer, or nullptr
 ///
-/// unless its packets can't be summed. Then it has a custom protocol: it names `template <class F, class P, class E> using Round`
-/// for error feedback F, topology P and executor E, or is `keyed`. Packed makes all of this from a Quantizer, Sparse
-/// from a selection.
+/// unless its packets can't be summed. Then it has a custom protocol. It names `template <class F, class P, class E> using Round`
+/// for error feedback F, topology P and executor E, or it is `keyed`. Packed makes these members from a Quantizer, Sparse from a
+/// selection.
 template <class C>
 concept Compressor = std::copyable<C> && requires(const C& compressor, const Range& range) {
   { C::lossless } -> std::convertible_to<bool>;

@@ -14,14 +14,14 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Returns cos(pi a / b) for a >= 0, b > 0, in double, with the same bits on all machines, unlike std::cos: the angle
-/// is reduced to an eighth of the circle in integers, then a series is summed.
+/// Returns cos(pi a / b) for a >= 0, b > 0, in double. Unlike std::cos it has the same bits on all machines: it
+/// reduces the angle to an eighth of the circle in integers, then sums a series.
 constexpr double cosine(index_t a, index_t b) {
   a %= 2 * b;
   if (a > b) a = 2 * b - a;
   const bool negative = 2 * a > b;
   if (negative) a = b - a;
-  // cos(x) or, beyond an eighth of the circle, sin(x) of the complement: both for x <= pi / 4.
+  // cos(x) or, beyond an eighth of the circle, sin(x) of the complement: in both cases x <= pi / 4.
   const bool sine = 4 * a > b;
   constexpr double pi = 3.14159265358979323846;
   const double x = sine ? pi * static_cast<double>(b - 2 * a) / static_cast<double>(2 * b)
@@ -32,7 +32,7 @@ constexpr double cosine(index_t a, index_t b) {
   return negative ? -value : value;
 }
 
-/// Returns sqrt(a / n) by Newton's method, with the same bits on all machines, too.
+/// Returns sqrt(a / n) by Newton's method, also with the same bits on all machines.
 constexpr double root_of_share(int a, int n) {
   const double square = static_cast<double>(a) / n;
   double root = 1;
@@ -63,8 +63,8 @@ template <int S>
 class Cosines {
  public:
   static constexpr int width = 16;
-  typedef float Row __attribute__((vector_size(4 * width)));  // NOLINT: no alias can say it
-  /// A row with no more alignment than a float.
+  typedef float Row __attribute__((vector_size(4 * width)));  // NOLINT: an alias can't express it
+  /// A row that is only aligned as a float.
   struct Loose {
     Row row;
   } __attribute__((packed, aligned(alignof(float)), may_alias));
@@ -116,7 +116,7 @@ class Cosines {
   const float* wave(int n, int k) const { return waves_[static_cast<std::size_t>(n)].data() + k * n; }
 
  private:
-  // Lengths may be types, so that the compiler knows the loop bounds of the longest one.
+  // Lengths may be types, so that the compiler knows the loop bounds for the longest one.
   template <int N>
   using Constant = std::integral_constant<int, N>;
   template <int N>

@@ -9,13 +9,13 @@ namespace terse {
 ///
 ///     sqrt(rows / columns) P Q^T     P^T P = I, and Q is the mean of M_i^T P with columns of length 1
 ///
-/// instead of the mean P P^T mean_i M_i. A rank's error feedback receives its own P Q_i^T, as under LowRank, with the
-/// matrix's own norm. A column of P that is 0 is left out, so ||P Q^T||_F = sqrt(R), or less for mean matrices of a
-/// lower rank.
+/// instead of the mean P P^T mean_i M_i. A rank's error feedback receives this rank's P Q_i^T, as under LowRank, with
+/// the matrix's own norm. A column of P that is 0 is left out, so ||P Q^T||_F = sqrt(R), or less for mean matrices of
+/// a lower rank.
 ///
-/// Segments that are not marked as hidden are sent dense. A hidden one that would be sent dense, because R columns
-/// don't make it smaller or because it is excluded from compression, is rejected: its gradient would be a direction of
-/// another norm.
+/// Segments that are not marked as hidden are sent dense. A hidden segment must not be sent dense, because R columns
+/// don't make it smaller or because it is excluded from compression. It is rejected, since its gradient would be a
+/// direction of another norm.
 ///
 /// Wire, state and passes: those of LowRank. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
 /// orthonormalized updates", 2025 (arXiv 2504.05295).
@@ -29,7 +29,7 @@ struct DionDirection {
   template <class F, class P, class E>
   using Round = detail::LowRankRound<R, P, E, true>;
 
-  /// The seed of the first round's Q, the same on all ranks.
+  /// The seed of the first round's Q, equal on all ranks.
   std::uint32_t seed = 0;
 
   void check() const {}

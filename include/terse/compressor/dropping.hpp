@@ -8,15 +8,15 @@ namespace terse {
 TERSE_NUMERICS_BEGIN
 
 /// A coder V of picked values whose quantization error is dropped: the error feedback receives the exact picks, not the
-/// decoded values. So its error is that of the selection alone, for any V. It is for steps that use only the
-/// signs of values.
+/// decoded values. So its error is that of the selection alone, for any V. Use it for steps that use only the signs of
+/// values.
 ///
 ///     Sparse<Largest, Dropping<UnitTernary>, PerSegment>        a pick's sign, 0 for 0, without a scale
 ///     Sparse<Largest, Dropping<UnitSign>, PerSegment>           one bit; 0 counts as positive: a unit of zeros is sent as ones
 ///
-/// The values sent under an error feedback do NOT sum to the messages' sum: sparse compressors with such values break
-/// the laws `feedback law` and `mean tracking`. Wire and cost are those of V. Source: Nous Research, DisTrO in the code
-/// of Psyche, 2025.
+/// The values sent under an error feedback do NOT sum to the messages' sum. So sparse compressors with such values
+/// break the laws `feedback law` and `mean tracking`. Wire and cost are those of V. Source: Nous Research, DisTrO in
+/// the code of Psyche, 2025.
 template <Compressor V>
 struct Dropping : V {
   static_assert(!V::lossless,

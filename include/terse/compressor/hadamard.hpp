@@ -12,8 +12,8 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The product of 32 neighbours with the Hadamard matrix of order 32, H_jk = (-1)^(ones of j and k), and a factor. A
-/// shorter group at the end of a piece is copied unchanged.
+/// The product of 32 neighbours with the Hadamard matrix of order 32 and with a factor. The matrix has H_jk =
+/// (-1)^(number of ones in both j and k). A shorter group at the end of a piece is not transformed.
 struct HadamardGroups {
   static constexpr int order = 32;
   const float* from;
@@ -41,12 +41,12 @@ struct HadamardGroups {
   }
 };
 
-/// Coefficients as a message; their decoded values replace them. Coefficients beyond `limit` count as not finite, so
-/// that no sum of the others exceeds the range of elements.
+/// Coefficients as a message, in whose place their decoded values are written. Coefficients beyond `limit` count as
+/// not finite, so that sums of the others stay within the range of elements.
 struct Coefficients {
   static constexpr float limit = largest_finite / HadamardGroups::order;
   float* numbers;
-  index_t begin;  // the arena index of the first
+  index_t begin;  // the arena index of the first coefficient
 
   TERSE_HD Sample operator()(const Piece&, index_t i, bool) const {
     const bool good = magnitude(load(i)) <= limit;
@@ -65,8 +65,8 @@ struct SumCoefficients {
 }  // namespace detail
 
 /// A quantizer of the Hadamard coefficients of every 32 neighbours: c = H y / 32 is quantized, H C(c) is decoded. So
-/// one large element doesn't alone determine the step of its neighbours. It is for heavy-tailed distributions; a
-/// bell-shaped one stays bell-shaped. The last count % 32 elements of a piece are quantized as they are.
+/// one large element doesn't alone determine the step of its neighbours. It suits heavy-tailed distributions;
+/// bell-shaped ones stay bell-shaped. The last count % 32 elements of a piece are quantized without a transform.
 ///
 /// Inner is Packed with PerBlock<N>. Wire and traits are Inner's: the transform keeps angles and, up to a factor,
 /// lengths. A receiver sums the packets' coefficients and transforms once. Coefficients beyond 2^58 count as not
@@ -132,8 +132,8 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
         requires(const Feedback& view, index_t i) {
           { view.at(i) } -> std::convertible_to<const float*>;
         },
-        "terse: under Hadamard an error feedback's view needs `const float* at(index_t i) const`, where what "
-        "shall be sent lies side by side");
+        "terse: under Hadamard an error feedback's view needs `const float* at(index_t i) const`, which "
+        "points into an array of the values to send");
     if (range.pieces().empty()) return 0;
     reduce<MaxAbs>(executor, range, Units{0, true}, mask, incoming, message, workspace.scratch.all(),
                    workspace.total.all(), bad);

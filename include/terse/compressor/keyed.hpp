@@ -48,9 +48,9 @@ inline constexpr auto lane_weights = [] {
   return weights;
 }();
 
-/// Returns the summand of 64 coordinates from arena index `first` in the checksum: the sum of w_i z_i modulo 2^64, with
-/// the weights w_i = odd_weight(64 + i / 64) * odd_weight(i % 64), all odd. The sum is of integers, so the order is
-/// free.
+/// Returns the summand of 64 coordinates from arena index `first` in the checksum, which is the sum of w_i z_i modulo
+/// 2^64. All weights are odd: w_i = odd_weight(64 + i / 64) * odd_weight(i % 64). The sum is of integers, so the order
+/// is free.
 inline std::uint64_t block_checksum(index_t first, const std::uint64_t* z) {
   std::uint64_t sum = 0;
   for (int l = 0; l < lanes; ++l) sum += lane_weights[static_cast<std::size_t>(l)] * z[l];
@@ -67,15 +67,16 @@ struct Grid {
       "Nearest or 2 bits");
   static constexpr int bits = Bits;
   static constexpr double cells = 1 << Bits;
-  /// The largest distance of x and the key, in steps, at which a code is decoded correctly: cells / 2 less the rounding
-  /// error.
+  /// The largest distance of x and the key, in steps, at which a code is decoded correctly: cells / 2 minus the
+  /// rounding error.
   static constexpr double reach = cells / 2 - (Rounding::stochastic ? 1 : 0.5);
 
   double step = 1;
   double per_step = 1;
   double limit = 0;  ///< the largest |x| and |key|, in steps
 
-  /// Limits coordinates to 2^40: below, doubles hold coordinates to 2^-12 or better and their sums with codes exactly.
+  /// Limits coordinates to 2^40: up to there, doubles hold coordinates to 2^-12 or better and their sums with codes
+  /// exactly.
   explicit Grid(double step_)
       : step(step_),
         per_step(1 / step_),
@@ -116,7 +117,7 @@ struct Grid {
   }
 };
 
-/// A code that is decoded to its own number.
+/// A code whose decoded value is the code.
 template <int Bits>
 struct PlainCode {
   static constexpr int bits = Bits;
@@ -172,7 +173,7 @@ struct KeyedPackets {
   int count = 0, first = 0;
 };
 
-/// The use of values that are only verified: none.
+/// The use of values that are only verified.
 struct NoUse {};
 
 /// A sink that decodes codes with the keys f(piece, i) and calls use(piece, i, value) for each value.
@@ -197,7 +198,7 @@ struct GridValues {
     code[l] = sent;
   }
   TERSE_FLATTEN void flush(index_t b, int count) {
-    // Bits after a piece's last element have no meaning.
+    // Bits after a piece's last element are ignored.
     std::fill(key + count, key + lanes, 0.0F);
     std::fill(code + count, code + lanes, 0.0F);
     opaque(key);
@@ -279,7 +280,7 @@ bool decode_keyed(executor::host, const Range& range, Grid<Bits, Rounding> grid,
   }
   return right;
 }
-/// Decodes likewise with a grid executor's signature: sets `wrong` to 1 instead of returning false.
+/// Does the same with a grid executor's signature: sets `wrong` to 1 instead of returning false.
 template <int Bits, class Rounding, class Key, class Use>
 void decode_keyed(executor::host ex, const Range& range, const Grid<Bits, Rounding>& grid,
                   const std::byte* section, Key key, Use use, std::uint32_t& wrong) {

@@ -5,10 +5,10 @@
 
 namespace terse {
 
-/// A keyed compressor that sends z modulo q = 2^Bits, z = round(x / step). The reader takes the number z step of that
-/// residue that is nearest to its own value, the key. The result is verifiably right while |x - key| < bound(). The
-/// error is then at most step / 2 (Nearest) or below a step (Stochastic: x + U(-step/2, step/2) is rounded, which makes
-/// it unbiased), for x of any size. A key beyond the bound is reported, see `verify`.
+/// A keyed compressor that sends z modulo q = 2^Bits, z = round(x / step). The reader takes the number z step with that
+/// residue that is nearest to its own value, the key. While |x - key| < bound(), the result is verifiably right. The
+/// error is then at most step / 2 (Nearest), or below a step (Stochastic: x + U(-step/2, step/2) is rounded, which
+/// makes it unbiased). x may have any size. A key beyond the bound is reported, see `verify`.
 ///
 ///     Lattice<8> lattice{.step = 1e-3F};                                      // reaches 0.1275
 ///     lattice.encode(executor, range, message, context, section, bad);        // the sender
@@ -16,8 +16,8 @@ namespace terse {
 ///       (void)lattice.decode(executor, range, section, key, use);             // use(piece, i, value)
 ///     lattice.decode(executor, range, section, key, use, wrong);              // on a device, without waiting
 ///
-/// A sender that needs the decoded values of its packet decodes it with its own message as the key: the bits are the
-/// same.
+/// To get the decoded values of its packet, a sender decodes it with its own message as the key; the bits are those
+/// of the readers.
 ///
 /// Wire: a checksum of 8 bytes for every 4096 elements of a piece; then the codes of each piece, see `code_bytes`.
 /// Source: Davies et al., "New bounds for distributed mean estimation and variance reduction", ICLR 2021, with the
@@ -51,7 +51,7 @@ struct Lattice {
   }
   /// Checks whether the section decodes with key(piece, i): false if a key is not finite or too far from the sent
   /// value. Makes one pass over the keys, up to the first violation. The overload with `wrong`, in the executor's
-  /// memory, sets that to 1 instead of returning false; the other one is for the host alone.
+  /// memory, sets `wrong` to 1 instead of returning false. The other one is for the host only.
   template <Executor E, class Key>
   [[nodiscard]] bool verify(E executor, const Range& range, const std::byte* section, Key key) const {
     return decode_keyed(executor, range, grid(), section, key, detail::NoUse{});
@@ -60,8 +60,8 @@ struct Lattice {
   void verify(E executor, const Range& range, const std::byte* section, Key key, std::uint32_t& wrong) const {
     decode_keyed(executor, range, grid(), section, key, detail::NoUse{}, wrong);
   }
-  /// Calls use(piece, i, value) for each element and verifies in the same pass, with the result of `verify`. If that is
-  /// false, some of the values were wrong, but all were finite. `use` may overwrite the keys.
+  /// Calls use(piece, i, value) for each element and verifies in the same pass, with the result of `verify`. If it
+  /// returns false, some of the values were wrong, but all were finite. `use` may overwrite the keys.
   template <Executor E, class Key, class Use>
   [[nodiscard]] bool decode(E executor, const Range& range, const std::byte* section, Key key,
                             Use use) const {

@@ -16,8 +16,8 @@ class LowRankRound;
 
 }  // namespace detail
 
-/// PowerSGD's compressor: each matrix M_i = message_i + error_i, rows x columns, becomes two factors of R
-/// columns by one step of a power iteration that starts from the last round's Q:
+/// PowerSGD's compressor: each matrix M_i = message_i + error_i, of rows x columns, becomes two factors of R
+/// columns. They come from one step of a power iteration that starts from the last round's Q:
 ///
 ///     P   = mean_i M_i Q                  rows x R
 ///     P   = orthonormalize(P)             modified Gram-Schmidt, the same on every rank
@@ -25,13 +25,13 @@ class LowRankRound;
 ///     e_i = M_i - P Q_i^T                 against the rank's own reconstruction
 ///     Q   = mean_i Q_i                    mean: P Q^T = P P^T mean_i M_i
 ///
-/// A segment of shape {a, b, c, ...} is a matrix of a rows and b c ... columns. Scalars, vectors and matrices that the
-/// factors would hardly make smaller are sent dense, with the first mean. A column of P that is 0 or depends on those
-/// before it becomes 0, and Q keeps its old column there, so that a round of zeros does not end all rounds.
+/// A segment of shape {a, b, c, ...} is a matrix of a rows and b c ... columns. Scalars and vectors, and matrices that
+/// the factors would hardly make smaller, are sent dense, with the first mean. If a column of P is 0 or depends on
+/// previous ones, it becomes 0, and Q keeps its old column there. So a round of zeros does not end all rounds.
 ///
-/// Wire: R rows and R columns floats for a matrix, each through an exact mean: two more phases than a quantizer. Passes
-/// over n: message + error, M Q, M^T P, error, mean. State: Q, R columns floats for a matrix, in addition to the error
-/// feedback's. Temporary memory: both factors and the dense part once more, and their packets.
+/// Wire: R rows and R columns floats for a matrix. Each factor goes through an exact mean, which takes two more phases
+/// than a quantizer. Passes over n: message + error, M Q, M^T P, error, mean. State: Q, R columns floats for a matrix,
+/// in addition to the error feedback's. Temporary memory: both factors and the dense part once more, and their packets.
 ///
 /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 /// Optimization", NeurIPS 2019 (arXiv 1905.13727), algorithms 1 and 2.
@@ -41,17 +41,17 @@ struct LowRank {
 
   static constexpr bool lossless = false;
   static constexpr bool unbiased = false;
-  /// P P^T projects, so the error is never longer than M; but P comes from the mean and may miss all of one rank's M.
+  /// P P^T projects, so the error is never longer than M, but P comes from the mean and may miss all of one rank's M.
   static constexpr bool contractive = false;
   static constexpr bool tracks = true;
 
-  /// The round over an exact topology, see exchange/low_rank_round.hpp, which a program that exchanges it must include.
+  /// The round over an exact topology, see exchange/low_rank_round.hpp, which programs that use it must include.
   template <class F, class P, class E>
   using Round = detail::LowRankRound<R, P, E>;
 
   /// The compression factor that a matrix must exceed to be compressed.
   float min_compression = 2;
-  /// The seed of the first round's Q, the same on all ranks.
+  /// The seed of the first round's Q, equal on all ranks.
   std::uint32_t seed = 0;
 
   void check() const {
@@ -64,7 +64,7 @@ struct LowRank {
     visit("low_rank_seed", static_cast<double>(seed));
   }
 
-  /// Checks whether a segment is compressed; `Segment::compress` may exclude it, too.
+  /// Checks whether a segment is compressed, which `Segment::compress` may exclude.
   bool takes(const Segment& segment) const {
     if (segment.shape.size() < 2 || segment.count == 0) return false;
     const MatrixShape shape = detail::matrix_shape(segment);

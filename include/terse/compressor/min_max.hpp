@@ -11,7 +11,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The least element of a unit, and the step that reaches the largest one in 2^Bits - 1 steps.
+/// The smallest element of a unit, and the step that reaches the largest one in 2^Bits - 1 steps.
 template <int Bits>
 struct LowAndStep : MinAndMax {
   struct Scale {
@@ -29,8 +29,8 @@ struct LowAndStep : MinAndMax {
 namespace quantizer {
 
 /// C(x) = low + c * step, c = round((x - low) / step), clipped to 0 ... K = 2^b - 1. Constant units are decoded
-/// exactly; an offset that is large relative to the range costs only its own rounding.
-/// Source: Gan et al., "Bagua", VLDB 2021 (8 bits); Markov et al., "CGX", Middleware 2022 (1 to 8 bits).
+/// exactly. If an offset is large relative to the range, it only costs its own rounding. Source: Gan et al.,
+/// "Bagua", VLDB 2021 (8 bits); Markov et al., "CGX", Middleware 2022 (1 to 8 bits).
 template <int Bits, class Rounding>
 struct MinMaxLevels {
   static_assert(Bits >= 1 && Bits <= 8, "terse: MinMax has 1 to 8 bits");
@@ -42,13 +42,12 @@ struct MinMaxLevels {
   static constexpr bool stochastic = Rounding::stochastic;
   static constexpr bool unbiased = stochastic;
   static constexpr bool represents_zero = false;
-  /// Zeros between two large elements decode to up to half a step, and there may be many of them.
+  /// Zeros between two large elements are decoded with an error of up to half a step, and there may be many of them.
   static constexpr bool contractive = false;
   /// |e| <= step <= 2 max |y| / K: below max |y|.
   static constexpr bool tracks = Bits >= 2;
 
-  /// The two ends are exact and their squares add up to (K step)^2 / 2 or more; the others have E e^2 <=
-  /// step^2 / 4.
+  /// Both ends are exact, and their squares sum to at least (K step)^2 / 2; the others have E e^2 <= step^2 / 4.
   static constexpr double omega(index_t n) requires unbiased {
     return n > 2 ? static_cast<double>(n - 2) / (2.0 * highest * highest) : 0;
   }
@@ -84,8 +83,8 @@ struct MinMaxLevels {
 
 TERSE_NUMERICS_END
 
-/// A quantizer of `Bits` bits per element between a unit's least and largest. Wire: Bits / 8 bytes per element and 8
-/// bytes per unit.
+/// A quantizer of `Bits` bits per element between a unit's smallest and largest element. Wire: Bits / 8 bytes per
+/// element and 8 bytes per unit.
 template <int Bits, class Rounding = Nearest, Granularity G = PerSegment>
 using MinMax = Packed<quantizer::MinMaxLevels<Bits, Rounding>, G>;
 

@@ -5,11 +5,11 @@
 
 namespace terse {
 
-/// The lattice whose step follows from the largest distance. With q = 2^Bits and d = 1 / (2 q) (Nearest) or 1 / q
-/// (Stochastic), B = 2 bound / (1 - 2 d), it sends round(x / B * q) modulo q, which is x / B modulo 1 on the circle's q
-/// levels. The reader takes the number of that residue modulo B that is nearest to the key. The result is verifiably
-/// right for all |x - key| <= bound; the error is then at most B d: bound / (q - 1), or 2 bound / (q - 2). `verify`,
-/// `decode`, wire and cost are those of Lattice.
+/// The lattice whose step follows from the largest distance. Let q = 2^Bits, d = 1 / (2 q) (Nearest) or 1 / q
+/// (Stochastic), and B = 2 bound / (1 - 2 d). It sends round(x / B * q) modulo q, which is x / B modulo 1 on the
+/// circle's q levels. The reader takes the number of that residue modulo B that is nearest to the key. For all |x -
+/// key| <= bound the result is verifiably right. The error is then at most B d: bound / (q - 1), or 2 bound / (q - 2).
+/// `verify`, `decode`, wire and cost are those of Lattice.
 ///
 ///     Moniqua<8> moniqua{.bound = 0.05F};
 ///
@@ -29,7 +29,7 @@ struct Moniqua {
   void settings(Visit&& visit) const {
     visit("bound", static_cast<double>(bound));
   }
-  /// Returns B / q = bound / reach plus 2^-20 of it, so that a bound measured in fp32 is itself safe.
+  /// Returns B / q = bound / reach, times 1 + 2^-20, so that a bound measured in fp32 is itself safe.
   double step() const { return static_cast<double>(bound) / Grid::reach * (1 + 0x1p-20); }
   index_t wire_bytes(const Range& range) const { return detail::keyed_bytes<Grid>(range); }
 

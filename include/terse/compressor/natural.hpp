@@ -27,8 +27,8 @@ struct NaturalPowers {
   static constexpr bool contractive = true;
   static constexpr bool tracks = true;
 
-  /// E e^2 = (m - 1)(2 - m) 4^k for |x| = m 2^k, at most x^2 / 8 (at m = 4/3). Values below P / 2^126 have
-  /// E e^2 <= (P / 2^127)^2, that is 2^-252 max^2: n of them are lost in the rounding of 1/8.
+  /// E e^2 = (m - 1)(2 - m) 4^k for |x| = m 2^k, at most x^2 / 8 (at m = 4/3). Values below P / 2^126 have E e^2 <=
+  /// (P / 2^127)^2, that is 2^-252 max^2. The rounding of 1/8 covers n of them.
   static constexpr double omega(index_t) { return 0.125; }
   static constexpr double delta(index_t n) { return 1 - omega(n); }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The device's half of a compressor's contract; the host's half is in compressor/concept.hpp. The executor E is one of
-// the grid kind, whose memory the host can't read. Batches are the only form: one packet is a batch of one. Each
-// PlacedRange has a range and `going`, an offset in bytes, and there are `most_packets` of them at most. A compressor
-// has one of the first two members, and may have the others:
+// The device's half of a compressor's contract; the host's half is in compressor/concept.hpp. The host can't read the
+// memory of the executor E, which is of the grid kind. Batches are the only form: one packet is a batch of one. Each
+// PlacedRange has a range and `going`, an offset in bytes. There are at most `most_packets` of them. A compressor has
+// one of the first two members, and may have the others:
 //
 //     scale_floats(range), largest_scale()       if a section's only faults are large floats at its beginning: their
 //                                                number and limit
@@ -22,15 +22,15 @@
 //     encode_together(executor, workspace, sections, mask, feedback, context, base)
 //                                                if `measured`: writes the sections of measured units
 //     encode_together(executor, workspace, sections, mask, incoming, message, feedback, context, base, bad, told)
-//                                                otherwise: evaluates the message, too, and calls told(c, bytes) for
+//                                                otherwise: also evaluates the message, and calls told(c, bytes) for
 //                                                each section, if sizes vary
 //
-// Without `place` packets are encoded one by one, by the host's half: its functions are templates on the executor, and
-// their verbs launch kernels. Kernels that hosts don't include are in a specialization of OnGrid.
+// Without `place`, the host's half encodes packets one by one: its functions are templates on the executor, and their
+// verbs launch kernels. Kernels that hosts don't include are in a specialization of OnGrid.
 
 namespace terse::detail {
 
-/// The part of a compressor that runs on a grid executor: a specialization in a header that hosts don't include.
+/// The part of a compressor that runs on a grid executor, as a specialization in a header that hosts don't include.
 template <class Compressor>
 struct OnGrid {
   static_assert(sizeof(Compressor) == 0,

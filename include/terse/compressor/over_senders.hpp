@@ -13,14 +13,14 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Returns the number of senders that a pick counts as. A sign of 0 has no information about its coordinate and counts
-/// as 0.
+/// Returns the number of senders for which a pick counts. A sign of 0 has no information about its coordinate and
+/// counts as 0.
 template <class Coder>
 TERSE_HD float senders_of(float value) {
   return Coder::drops_loss && value == 0 ? 0.0F : 1.0F;
 }
 
-/// A coder whose picks decode to their number of senders, independent of their sizes.
+/// A coder whose picks decode to their number of senders, for any values.
 template <class Values>
 struct Ones : Values {};
 template <class Values>
@@ -61,7 +61,7 @@ void sum_over_senders(SparsePackets<Source> packets, index_t begin, index_t end,
   for (index_t i = 0; i < count; ++i) sums[i] *= share_of_senders(all, senders[i]);
 }
 
-/// The scaling of sums to means over the senders, on a grid.
+/// The scaling, on a grid, of sums to means over the senders.
 struct ShareAmongSenders {
   float* sums;
   const float* senders;
@@ -79,16 +79,16 @@ auto counted(const Counter& counter, const Range& range, Packets packets,
   return Counter::incoming(room.data(), packets.count);
 }
 
-/// A grid's workspace of a policy over senders, which counts them by a second sum of all packets.
+/// A grid's workspace for a policy over senders, which counts the senders by a second sum of all packets.
 template <class Base, class Counter, GridExecutor E>
 struct CountedOnGrid : Base::template Workspace<E> {
   typename Counter::template Workspace<E> counted_senders;
-  std::vector<typename Counter::Source> sources;  // as many as an inbox has held
+  std::vector<typename Counter::Source> sources;  // as many as an inbox has held before
 
   CountedOnGrid(E executor, const Base& compressor, const Counter& counter, const Range& covered)
       : Base::template Workspace<E>(executor, compressor, covered),
         counted_senders(executor, counter, covered) {
-    // Initializes the gaps between pieces, which are scaled, too.
+    // Initializes the gaps between pieces, which are scaled as well.
     fill(executor, Base::Grid::numbers_of(*this), 0.0F);
     fill(executor, Counter::Grid::numbers_of(counted_senders), 0.0F);
   }
@@ -112,14 +112,14 @@ struct CountedOnGrid : Base::template Workspace<E> {
 
 }  // namespace detail
 
-/// A sparse compressor whose receivers average each coordinate over the ranks that have sent it, instead of over all:
+/// A sparse compressor whose receivers average each coordinate over its senders only, instead of over all ranks:
 ///
 ///     mean_j = 1 / |S_j| sum over S_j of v_ij        S_j: the ranks i that have picked coordinate j; 0 if there are none
 ///
-/// This is NOT an unbiased mean, and under an error feedback it does not track the mean of the messages: a coordinate
+/// This is NOT an unbiased mean, and under an error feedback it does not track the mean of the messages. A coordinate
 /// sent by a single rank moves W times as far as with the mean over all ranks. If all ranks pick the same coordinates,
 /// both means are bitwise equal. The code of DeMo's and SparseLoCo's authors does this, while their papers describe the
-/// mean over all ranks. A pick of any value counts, 0 included, but a sign of 0 (Dropping<UnitTernary>) does not.
+/// mean over all ranks. A pick with any value counts, also with 0, but a sign of 0 (Dropping<UnitTernary>) does not.
 ///
 ///     DeMo<OverSenders<Dct<>>>{}        SparseLoCo<Adam<>, OverSenders<Tiles<>>>{}
 ///

@@ -17,9 +17,9 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// A code and its decoded value. A quantizer may have a `Coder`, made from a unit's scale, whose call (value, random)
-/// returns both at once, so that it can share constants of a unit or steps of `code` and `value`. `Coder::Quantizer`
-/// names the quantizer.
+/// A code and its decoded value. A quantizer may have a `Coder`, made from a unit's scale. Its call (value, random)
+/// returns both at once, so that `code` and `value` can share computations, and constants of a unit.
+/// `Coder::Quantizer` names the quantizer.
 struct Coded {
   std::uint32_t code;
   float value;
@@ -27,11 +27,12 @@ struct Coded {
 
 namespace detail {
 
-/// The largest scale of finite messages, whose norms are below 2^64. Squares of the values that it scales are finite.
+/// The limit of scales: finite messages have norms below 2^64. Squares of the values that it scales are finite.
 inline constexpr float largest_scale = 0x1.fffffep63F;
 inline constexpr const char* unlikely_scale = "a scale that no finite message has";
 
-/// Returns the largest scale of a statistic; one whose scales of finite messages may be larger states `largest`.
+/// Returns the largest scale of a statistic. If finite messages may have larger scales, the statistic states
+/// `largest`.
 template <class Statistic>
 constexpr float largest_scale_of() {
   if constexpr (requires { Statistic::largest; }) return Statistic::largest;
@@ -66,7 +67,7 @@ template <class Q>
 struct CoderOf {
   using type = PlainCoder<Q>;
 };
-// Excludes a Coder that Q has inherited: Q may have changed `code` or `value`.
+// Excludes a Coder that Q has inherited, since Q may have changed `code` or `value`.
 template <class Q>
 requires std::is_same_v<typename Q::Coder::Quantizer, Q>
 struct CoderOf<Q> {
@@ -98,8 +99,8 @@ struct Quantize {
 
 /// A compressor made from a scalar quantizer: statistic, packing, fusion with the residual, host and device.
 ///
-/// Wire: one Scale per unit in piece order, padded to 8 bytes; then the codes of each piece, see
-/// `code_bytes`. Cost: PerBlock reads the message once; the others once for the scale and once for the codes.
+/// Wire: one Scale per unit in piece order, padded to 8 bytes; then the codes of each piece, see `code_bytes`. Cost:
+/// PerBlock reads the message once; other granularities read it once for the scale and once for the codes.
 template <class Q, Granularity G>
 struct Packed {
   static_assert(check_quantizer<Q>());
@@ -115,7 +116,7 @@ struct Packed {
   static constexpr bool unbiased = Q::unbiased;
   static constexpr bool contractive = Traits<Q>::contractive;
   static constexpr bool tracks = Traits<Q>::tracks;
-  /// A unit may extend beyond a packet, so `measure` comes before the first `encode`.
+  /// A unit may extend beyond a packet, so call `measure` before the first `encode`.
   static constexpr bool measured = G::units().size == 0;
 
   /// The decoder of packets.
@@ -198,7 +199,8 @@ struct Packed {
                                    all, section + scale_bytes(range), context.local);
     }
   }
-  /// Writes one packet's section from the codes that `measure` has written, and notes the scales of its segments there.
+  /// Writes one packet's section from the codes that `measure` has written, and records the scales of its segments
+  /// there.
   template <Executor E>
   void encode(E executor, const Workspace<E>& workspace, const Range& range,
               const detail::MeasuredCodes<Q::bits, Scale>& measured, index_t first_unit,

@@ -31,7 +31,7 @@ struct PackedPositions {
 
   TERSE_HD std::uint32_t operator[](index_t e) const {
     const index_t first = bits * e, last = first + bits - 1;
-    // The two reads are often of the same word, whose copy in the upper half is masked off. No read goes beyond the last number's
+    // Both reads often load the same word, whose copy in the upper half is masked off. No read goes beyond the last number's
     // word.
     const auto low = load_from_wire<std::uint32_t>(wire + first / 32 * 4);
     const auto high = load_from_wire<std::uint32_t>(wire + last / 32 * 4);
@@ -45,7 +45,8 @@ struct PackedPositions {
   }
 };
 
-/// A functor that packs 32 numbers into as many words of 32 bits as a number has bits; the last group ends in zeros.
+/// A functor that packs 32 numbers into as many words of 32 bits as a number has bits. The last group is filled with
+/// zeros.
 struct PackPositions {
   static constexpr index_t together = 32;
   const std::uint32_t* positions;

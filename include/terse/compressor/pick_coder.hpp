@@ -41,7 +41,7 @@ struct PickCoder {
     return std::is_empty_v<Scale> ? 0 : (static_cast<index_t>(sizeof(Scale)) * scales(k) + 7) / 8 * 8;
   }
   TERSE_HD static index_t bytes(index_t k) { return k == 0 ? 0 : scale_bytes(k) + code_bytes<Code::bits>(k); }
-  /// Returns the number of leading floats, which must be within the limit.
+  /// Returns the number of floats at the beginning that must be within the limit.
   TERSE_HD static index_t floats(index_t k) {
     return k == 0 || std::is_empty_v<Scale> ? 0
                                             : scales(k) * static_cast<index_t>(sizeof(Scale) / sizeof(float));

@@ -77,9 +77,9 @@ class PickSource {
   float weight_ = 1;
   StepDraw shared_ = Draw::shared(0, 0, Purpose::selection);
 
-  const std::byte* at_ = nullptr;      // the unit after the open one
+  const std::byte* at_ = nullptr;      // the unit after the current one
   const std::byte* values_ = nullptr;  // of the open unit
-  UnitsOf units_;                      // from the one after it on
+  UnitsOf units_;                      // the units from the next one on
   index_t base_ = 0, picks_ = 0, entry_ = 0, index_ = 0;
   Reader reader_;
 };

@@ -21,13 +21,13 @@ template <class Selection>
 concept PicksByThreshold = requires(const Selection& selection) {
   { selection.least() } -> std::same_as<float>;
 };
-/// A selection by the draw that all ranks share, in order.
+/// A selection by the draw that all ranks share, in ascending order.
 template <class Selection>
 concept PicksByDraw = requires(index_t n, index_t k, index_t key, index_t e, const StepDraw& shared) {
   { Selection::drawn(n, k, key, e, shared) } -> std::same_as<std::uint32_t>;
 };
-/// A selection of a known number of picks by magnitude among `among(n)` elements that such a draw has picked from n;
-/// drawn pick e has position `element`.
+/// A selection by magnitude, of a known number of picks, among `among(n)` elements that such a draw has picked from
+/// n; drawn pick e has position `element`.
 template <class Selection>
 concept PicksAmongDrawn = requires(const Selection& selection, index_t n, index_t among, index_t key,
                                    index_t e, const StepDraw& shared) {

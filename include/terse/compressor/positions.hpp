@@ -13,9 +13,9 @@
 
 namespace terse {
 
-/// The wire format of positions: a list of ceil(log2(n)) bits each, or a bitmap of the n values if that is not longer.
-/// A selection that sends its picks in this format names `Reader`, returns `bytes` as its index_bytes and `fault` as
-/// its fault, and ends `select` with `write`; on devices it also has `list` and `check`.
+/// The wire format of positions: a list of ceil(log2(n)) bits each, or, if that is not longer, a bitmap of the n
+/// values. A selection that sends its picks in this format names `Reader`, returns `bytes` as its index_bytes and
+/// `fault` as its fault, and ends `select` with `write`. On devices it also has `list` and `check`.
 struct Positions {
   using Arrived = detail::Arrived;
   using Report = detail::Report;
@@ -117,7 +117,7 @@ struct Positions {
         report.note(e + 1, SectionFault::padding);
     }
   };
-  /// The check of some words of a bitmap.
+  /// The check of a few words of a bitmap.
   struct CheckBits {
     static constexpr index_t words = 32;
     Arrived arrived;
@@ -136,7 +136,7 @@ struct Positions {
       if (set != 0) detail::atomic_add(&report.findings->population, static_cast<std::uint32_t>(set));
     }
   };
-  /// The check of a bitmap's population, after CheckBits.
+  /// The check of a bitmap's number of set bits, after CheckBits.
   struct CheckPopulation {
     Arrived arrived;
     index_t n;
@@ -192,7 +192,7 @@ struct Positions {
     const std::byte* wire_ = nullptr;
     index_t read_ = 0, position_ = 0, at_ = 0;
     std::uint64_t word_ = 0;
-    int bits_ = 0, held_ = 0;  // bits of a list's position, 0: a bitmap; unread bits in `word_`
+    int bits_ = 0, held_ = 0;  // bits of a list's position, 0 for a bitmap; unread bits in `word_`
   };
 };
 

@@ -7,10 +7,10 @@ namespace terse {
 
 /// A selection of one uniformly random position from each of k = ceil(ratio n) strata of equal size (up to one
 /// element). All ranks share the draw, so positions are never sent. Every value is picked with probability 1 / (size of
-/// its stratum), which is k / n if k divides n, and otherwise at least delta = 1 / ceil(n / k). With Scaled, picks are
-/// multiplied by the stratum's size, which makes it unbiased with omega = ceil(n / k) - 1. Linear: packets of all ranks
-/// have the same positions. Source: random-k of Stich et al., NeurIPS 2018, and Konecny and Richtarik 2018; the
-/// strata make positions ascend and each a function of the draw alone.
+/// its stratum). This is k / n if k divides n, and otherwise at least delta = 1 / ceil(n / k). With Scaled, picks are
+/// multiplied by the stratum's size, which makes it unbiased with omega = ceil(n / k) - 1. Linear: the packets of all
+/// ranks have the same positions. Source: random-k of Stich et al., NeurIPS 2018, and Konecny and Richtarik 2018. The
+/// strata make positions ascend, and each position follows from the draw alone.
 template <bool Scaled>
 struct Strata {
   static constexpr bool variable = false;
@@ -40,7 +40,7 @@ struct Strata {
     return static_cast<index_t>(static_cast<std::uint64_t>(n) * static_cast<std::uint64_t>(e) /
                                 static_cast<std::uint64_t>(k));
   }
-  /// Returns the pick of stratum e from 64 random bits, those of index key + e.
+  /// Returns the pick of stratum e from the 64 random bits of index key + e.
   TERSE_HD static index_t position(index_t n, index_t k, index_t e, std::uint64_t bits) {
     const index_t first = begin(n, k, e);
     return pick(first, begin(n, k, e + 1) - first, bits);
@@ -129,7 +129,7 @@ struct Strata {
   template <Executor E>
   static void draw(E executor, index_t n, index_t k, index_t key, StepDraw shared,
                    out<E, std::uint32_t> positions) {
-    if constexpr (!GridExecutor<E>) shared.now = nullptr;  // uses the step that the draw was made for
+    if constexpr (!GridExecutor<E>) shared.now = nullptr;  // uses the step for which the draw was made
     for_each_entry(executor, (k + 1) / 2, DrawTwo{n, k, key, shared, positions.data()});
   }
 };

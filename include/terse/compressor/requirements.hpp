@@ -8,7 +8,7 @@
 #include "terse/core/draw.hpp"
 #include "terse/executor/concept.hpp"
 
-// The members that the compressor's contract in concept.hpp asks for, one by one.
+// The members that the compressor's contract in concept.hpp requires, one by one.
 
 namespace terse {
 
@@ -70,7 +70,7 @@ constexpr bool is_unchecked() {
   return false;
 }
 
-/// True for a quantizer, which Packed makes a compressor.
+/// True for a quantizer, which Packed turns into a compressor.
 template <class P>
 constexpr bool is_quantizer = requires {
   P::bits;
@@ -78,14 +78,14 @@ constexpr bool is_quantizer = requires {
   typename P::Statistic;
 }
 &&!requires { P::lossless; };
-/// True for a selection, which Sparse makes a compressor.
+/// True for a selection, which Sparse turns into a compressor.
 template <class P>
 constexpr bool is_selection = requires(const P& selection, index_t n) {
   P::variable;
   selection.most(n);
 }
 &&!requires { P::lossless; };
-/// Checks whether P is only a part of a compressor, and tells in a readable static_assert how to complete it.
+/// Checks whether P is only a part of a compressor, and says in a readable static_assert how to complete it.
 template <class P>
 constexpr bool is_part_of_compressor() {
   static_assert(!is_quantizer<P>,
@@ -97,7 +97,8 @@ constexpr bool is_part_of_compressor() {
   return is_quantizer<P> || is_selection<P>;
 }
 
-/// Returns the number of elements that a compressor holds between measuring and coding; 0: up to the whole message.
+/// Returns the number of elements that a compressor holds between measuring and coding. 0 means up to the whole
+/// message.
 template <class C>
 constexpr index_t block_of() {
   if constexpr (requires { C::block(); })
@@ -121,22 +122,22 @@ struct Traits {
   static constexpr bool tracks = detail::does_track<C>();
   /// A section's size depends on the data. Default: false.
   static constexpr bool variable = detail::is_variable<C>();
-  /// Decoding requires the reader's own vector, so packets can't be summed before decoding. Default: false.
+  /// The reader needs its own vector to decode, so packets can't be summed before decoding. Default: false.
   static constexpr bool keyed = detail::is_keyed<C>();
-  /// Packets are not summed: C has a custom protocol. Default: true if C is keyed or names its `Round`.
+  /// Packets are not summed, since C has a custom protocol. Default: true if C is keyed or names its `Round`.
   static constexpr bool own_round = detail::has_own_round<C>();
-  /// C must be applied only once on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
+  /// C may be applied only once on the way to the mean: C(C(x)) is not C(x) in expectation. Default: false.
   static constexpr bool single_stage = detail::is_single_stage<C>();
   /// C compresses whole segments better than parts, so slices end where segments do. Default: false.
   static constexpr bool whole_segments = detail::wants_whole_segments<C>();
-  /// Packets are summed before they are decoded, so sums are equal up to rounding, not bitwise. Default: false.
+  /// Packets are summed before decoding, so sums are equal only up to rounding. Default: false.
   static constexpr bool decodes_sums = detail::does_decode_sums<C>();
   /// The check of pairs is switched off, see Unchecked.
   static constexpr bool unchecked = detail::is_unchecked<C>();
 };
 
-/// A compressor or error feedback that is exempt from the compile-time checks: for experiments with pairs that the
-/// theory does not cover, such as Unchecked<NoErrorFeedback> with Sign.
+/// A compressor or error feedback without the compile-time checks, for experiments with pairs that the theory does
+/// not cover, such as Unchecked<NoErrorFeedback> with Sign.
 template <class Policy>
 struct Unchecked : Policy {
   static constexpr bool unchecked = true;
@@ -151,14 +152,15 @@ struct EncodeContext {
 
 namespace detail {
 
-/// A view of an error feedback that names the streams of each call, if calls touch different ones.
+/// A view of an error feedback that names the streams of each call, for calls that touch different streams.
 template <class View>
 concept NamesEachCall = NamesStreams<View> && requires(View& view) {
   view.compensated();
   view.committed();
   view.received();
 };
-/// Returns the streams of a view that compensate and store touch; below, those of load and commit, and of receive.
+/// Returns the streams of a view that compensate and store touch. Below are those of load and commit, and of
+/// receive.
 template <NamesStreams View>
 TERSE_HD auto compensated(View& view) {
   if constexpr (NamesEachCall<View>)

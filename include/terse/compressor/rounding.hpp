@@ -6,8 +6,8 @@
 
 #include "terse/executor/concept.hpp"
 
-// Common parts of the quantizers with evenly spaced levels. Everything here becomes a few vector instructions even with
-// SSE2, which has no instruction for rounding and none for the minimum of integers.
+// Common parts of the quantizers with evenly spaced levels. Everything here compiles to a few vector instructions, even
+// with SSE2, which lacks instructions for rounding and for the minimum of integers.
 
 namespace terse {
 
@@ -39,23 +39,23 @@ TERSE_HD constexpr float smaller(float a, float b) { return keep_if(a < b, a, b)
 TERSE_HD constexpr float larger(float a, float b) { return keep_if(a > b, a, b); }
 TERSE_HD constexpr float between(float x, float low, float high) { return smaller(larger(x, low), high); }
 
-/// Returns the smaller of limit >= 0 and x by comparing bits as integers, which have the same order and for which both
+/// Returns the smaller of limit >= 0 and x. It compares bits as integers, which have the same order and for which both
 /// compilers find the vector instruction.
 TERSE_HD constexpr float at_most(float limit, float x) {
   const auto a = std::bit_cast<std::int32_t>(x), b = std::bit_cast<std::int32_t>(limit);
   const std::int32_t least = a < b ? a : b;
   return std::bit_cast<float>(least);
 }
-/// Returns the larger of limit < 0 and x: as unsigned integers, bits of negative numbers are the largest, in reverse
-/// order.
+/// Returns the larger of limit < 0 and x. As unsigned integers, the bits of negative numbers are the largest, in
+/// reverse order.
 TERSE_HD constexpr float at_least(float limit, float x) {
   const auto a = std::bit_cast<std::uint32_t>(x), b = std::bit_cast<std::uint32_t>(limit);
   const std::uint32_t least = a < b ? a : b;
   return std::bit_cast<float>(least);
 }
 
-/// Returns levels / scale, finite for all scales >= 0: those below 2^-110 count as 2^-110, so units that small decode
-/// to zeros or nearly so, and never to NaN.
+/// Returns levels / scale, finite for all scales >= 0. Those below 2^-110 count as 2^-110, so such small units decode
+/// to zeros or small values, and never to NaN.
 TERSE_HD constexpr float per_scale(float levels, float scale) { return levels / larger(scale, 0x1p-110F); }
 
 /// Returns x with its sign flipped if `flip` is 1.
@@ -72,8 +72,8 @@ constexpr double square_root(double x) {
 }
 
 /// Returns the supremum of E ||C(x) - x||^2 / ||x||^2 over n elements, for stochastic rounding to `levels` even steps
-/// between 0 and max |x|. The largest element is exact, and the others cost most at t = 1 / (2 (1 + omega)) steps, so
-/// (n - 1) / (4 (1 + omega)) = omega levels^2.
+/// between 0 and max |x|. The largest element is exact. The others cost most at t = 1 / (2 (1 + omega)) steps, so (n
+/// - 1) / (4 (1 + omega)) = omega levels^2.
 constexpr double max_scaled_omega(index_t n, int levels) {
   return n > 1 ? (square_root(1 + static_cast<double>(n - 1) / (levels * levels)) - 1) / 2 : 0;
 }

@@ -24,8 +24,8 @@ enum class SectionFault : std::uint32_t {
 /// Returns the fault in words, for a wire_error.
 const char* text_of(SectionFault fault);
 
-/// The findings of a check's threads, in an executor's memory: the first fault in the host's order, so that host and
-/// device report the same one.
+/// The results of a check's threads, in an executor's memory: the first fault in the host's order, so that host and
+/// device report the same fault.
 struct Findings {
   static constexpr std::uint64_t nothing = ~std::uint64_t{0};
   std::uint64_t first = nothing;
@@ -44,8 +44,8 @@ struct Report {
 
   TERSE_HD Report next() const { return {findings, unit, stage + 1}; }
   TERSE_HD Report last() const { return {findings, unit, 15}; }
-  /// Records a fault at `place` in this stage, below 2^32 as positions are. Units from number 2^24 - 1 on share that
-  /// number.
+  /// Records a fault at `place` in this stage, below 2^32 as positions are. Units from number 2^24 - 1 on are
+  /// recorded with that number.
   TERSE_HD void note(index_t place, SectionFault fault) const {
     constexpr index_t last = (index_t{1} << 24) - 1;
     const std::uint64_t order = static_cast<std::uint64_t>(unit < last ? unit : last) << 40 |

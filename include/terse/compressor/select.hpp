@@ -18,25 +18,25 @@ namespace terse {
 /// A placeholder for a branch's error feedback: the optimizer's is used.
 struct OptimizersFeedback {};
 
-/// A branch of Select: segments for which `predicate` holds are compressed by `compressor`, with a separate error
+/// A branch of Select: `compressor` compresses the segments for which `predicate` holds, with a separate error
 /// feedback if one is named. Dense: in full precision.
 template <class Predicate, class C, class F = OptimizersFeedback>
 struct Where {
   using predicate_type = Predicate;
   using compressor_type = C;
   static constexpr bool has_own_feedback = !std::is_same_v<F, OptimizersFeedback>;
-  /// The error feedback of its compressor in an optimizer that has `Given`.
+  /// The error feedback of the branch's compressor in an optimizer that has `Given`.
   template <class Given>
   using feedback_type = std::conditional_t<has_own_feedback, F, Given>;
 
   Predicate predicate{};  ///< the segments of this branch
   C compressor{};         ///< the compressor of those segments
-  F error_feedback{};     ///< the error feedback of those segments, if named
+  F error_feedback{};     ///< the error feedback of the branch's segments, if named
 };
 /// The last branch, of all segments that no branch before it has taken.
 template <class C, class F = OptimizersFeedback>
 using Otherwise = Where<AnySegment, C, F>;
-/// A branch for segments of fewer than N elements, for which compression doesn't pay.
+/// A branch for segments of fewer than N elements, whose compression doesn't pay.
 template <index_t N, class C = Dense>
 using SmallerThan = Where<IsSmallerThan<N>, C>;
 
@@ -120,7 +120,7 @@ template <class... Branches>
 struct Select {};
 
 /// A compressor for each kind of layer, in one optimizer. The first branch whose predicate holds for a segment takes
-/// it. Segments are sent in full precision if no branch takes them, if the branch's compressor leaves them out (vectors
+/// it. Segments are sent in full precision if no branch takes them, if the branch's compressor excludes them (vectors
 /// under LowRank), or if `compress == false`.
 ///
 ///     Select<SmallerThan<4096>, Where<Named<"embedding*">, TopK<>>, Where<IsMatrix, LowRank<4>>, Otherwise<Sign>>
@@ -129,10 +129,11 @@ struct Select {};
 /// message with its own packets, scales and round over the optimizer's topology; the rounds overlap. For each branch
 /// that has segments, a step sends the packets of an optimizer of these segments alone, and has the same bits.
 /// Full-precision segments are sent as Dense over the topology's full-precision path, in slices. All branches' errors
-/// are known before anything is consumed. Over Hierarchical, the messages between nodes are divided into branches.
+/// are known before any branch consumes anything. Over Hierarchical, the messages between nodes are divided into
+/// branches.
 ///
-/// Branches share the optimizer's error feedback, one state of n floats for all of them, or name a separate one, whose
-/// state covers the arena from the branch's first to its last segment.
+/// Branches share the optimizer's error feedback, one state of n floats, or name a separate one, whose state covers
+/// the arena from the branch's first to its last segment.
 ///
 /// Hyper-parameters are in `branches`: `select.branch<1>().compressor.selection.ratio = 0.01`.
 template <class... Branches>
@@ -159,7 +160,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
   static constexpr bool unchecked =
       ((shares<Branches> && Traits<typename Branches::compressor_type>::unchecked) || ...);
   static constexpr bool single_stage = (Traits<typename Branches::compressor_type>::single_stage || ...);
-  /// Returns the most elements that a branch holds between measuring and coding; 0: up to the whole message.
+  /// Returns the most elements that a branch holds between measuring and coding. 0 means up to the whole message.
   static constexpr index_t block() {
     index_t most = 0;
     bool whole = false;
@@ -182,7 +183,7 @@ requires(detail::check_branches<Branches...>()) struct Select<Branches...> {
     return std::get<K>(branches);
   }
 
-  /// Returns the branch of a segment; `size`: none, it is sent in full precision.
+  /// Returns the branch of a segment, or `size` if the segment is sent in full precision.
   std::size_t branch_of(const Segment& segment) const {
     std::size_t taken = size, k = 0;
     if (segment.compress)

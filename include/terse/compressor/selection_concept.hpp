@@ -73,8 +73,8 @@ concept ShowsSelection = requires(const S& selection) {
 
 }  // namespace detail
 
-/// A copyable policy that picks some of n values, n < 2^32, and encodes their positions; Sparse makes a compressor of
-/// it. It has hyper-parameters and
+/// A copyable policy that picks some of n values, n < 2^32, and encodes their positions. Sparse makes a compressor
+/// from it. It has hyper-parameters and
 ///
 ///     check(), settings(visit)
 ///     most(n), variable                the largest number of picks; the exact one unless `variable`
@@ -88,14 +88,14 @@ concept ShowsSelection = requires(const S& selection) {
 ///     unbiased, contractive, tracks, single_stage, delta(n), omega(n) as in Traits; if single_stage,
 ///     factor(n, k, e), the factor of pick e before it is sent
 ///
-/// On a grid executor, whose memory the host can't read, `list` and `check` replace Reader and fault; functions that
-/// kernels call are TERSE_HD, `index_bytes` included:
+/// On a grid executor, whose memory the host can't read, `list` and `check` replace Reader and fault. Functions that
+/// kernels call are TERSE_HD, including `index_bytes`:
 ///
 ///     list(executor, arrived, n, key, shared, scratch, positions) -> Positions::List, in `positions` or elsewhere;
 ///                                      positions of a wrong wire form may be any numbers
 ///     check(executor, arrived, n, report)    reports the faults of a wire form
 ///
-/// Arena indices key ... key + n - 1 belong to the unit alone.
+/// Only this unit uses the arena indices key ... key + n - 1.
 template <class S>
 concept Selection = std::copyable<S> && detail::ShowsSelection<S> && detail::SaysSelection<S> &&
     detail::SaysMost<S> && detail::SaysIndexBytes<S> && detail::SaysScratch<S> && detail::Selects<S> &&

@@ -33,7 +33,7 @@ struct SignBit {
   TERSE_HD static std::uint32_t code(float value, float, std::uint32_t) { return value < 0 ? 0U : 1U; }
   TERSE_HD static float value(std::uint32_t code, float scale) { return code != 0 ? scale : -scale; }
 
-  /// A coder of code and value by one comparison.
+  /// A coder that computes code and value by one comparison.
   class Coder {
    public:
     using Quantizer = SignBit;
@@ -71,8 +71,8 @@ struct TwoMeanBit {
   }
 };
 
-/// C(y) = sgn(y), as in SignBit, without a scale: for votes, whose size carries no meaning.
-/// Source: Bernstein et al., "signSGD", ICML 2018.
+/// C(y) = sgn(y), as in SignBit, but without a scale: for votes, whose size has no meaning. Source: Bernstein et
+/// al., "signSGD", ICML 2018.
 struct UnitSignBit {
   using Statistic = Unscaled;
   static constexpr int bits = 1;

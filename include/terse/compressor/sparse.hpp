@@ -18,8 +18,8 @@ TERSE_NUMERICS_BEGIN
 /// feedback keeps those elements.
 ///
 /// Wire, unit by unit: the number of picks (8 bytes, if it varies), their positions, their values. Passes: the message
-/// is materialized, the selection reads it (TopK: about twice), the error is touched at the picks only; receivers make
-/// one pass over the elements that they update. Units have fewer than 2^32 elements: divide larger ranges into buckets.
+/// is materialized, the selection reads it (TopK: about twice), and only picks change the error. Receivers make one
+/// pass over the elements that they update. Units have fewer than 2^32 elements: divide larger ranges into buckets.
 template <class Selection, Compressor Values, Granularity G>
 struct Sparse {
   static_assert(check_selection<Selection>());
@@ -48,7 +48,7 @@ struct Sparse {
   const char* unrecordable(const RecordUse& use) const {
     return detail::unrecordable(use, selection, values);
   }
-  /// Throws usage_error unless sections over `range` have the sizes of those of `made`, for which there is room.
+  /// Throws usage_error unless sections over `range` have the sizes of those of `made`, for which memory exists.
   void require_room(const Sparse& made, const Range& range) const {
     for (UnitsOf units(range); units.more(); units.next()) {
       const index_t n = units.unit().count, k = selection.most(n), room = made.selection.most(n);
@@ -71,7 +71,7 @@ struct Sparse {
     return selection.omega(n);
   }
 
-  /// Returns the compressor that picks, see Tiled.
+  /// Returns the compressor that does the picking, see Tiled.
   const Sparse& picker() const { return *this; }
   static constexpr Units units() { return G::units(); }
   detail::SparseSections<Selection, Values, G> sections() const { return {selection}; }
@@ -80,8 +80,9 @@ struct Sparse {
     return sections().fault(range, section, bytes);
   }
 
-  /// Calls visit(n) for units that are at least as large and as many as those of any part of `covered`: parts of
-  /// matrices are vectors, whose tiles may be larger and more. Throws usage_error for units of 2^32 elements.
+  /// Calls visit(n) for units that are at least as large and as many as those of any part of `covered`. Parts of
+  /// matrices are vectors, whose tiles may be larger and more numerous. Throws usage_error for units of 2^32
+  /// elements.
   template <class Visit>
   static void for_each_size(const Range& covered, Visit visit) {
     const auto visit_all = [&](const Range& range) {
@@ -106,7 +107,7 @@ struct Sparse {
     static_assert(!detail::TeamExecutor<E>,
                   "terse: compressors that pick elements have no parallel form: take executor::host, or a "
                   "quantizer such as Sign or Uniform<8>");
-    buffer<float, typename E::memory> scratch, picked;  // the latter for values that are coded
+    buffer<float, typename E::memory> scratch, picked;  // the latter for coded values
     buffer<std::uint32_t, typename E::memory> words, positions;
     typename Coder::template Workspace<E> coder;
     buffer<float, typename E::memory> total;
@@ -149,13 +150,13 @@ struct Sparse {
 
   // The device's half of the contract: compressor/on_grid.hpp.
 
-  /// Returns the weighted sums of packets: all over the same range, or each over its own.
+  /// Returns the weighted sums of packets, which are all over the same range or each over a separate one.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const {
     return Grid::arrived(executor, workspace, *this, ranges, packets);
   }
-  /// Reports the faults of packets, each over its own range.
+  /// Reports the faults of packets, each over a separate range.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const {
@@ -217,7 +218,7 @@ struct Sparse {
           { view.at(i) } -> std::convertible_to<const float*>;
         },
         "terse: under a sparse compressor an error feedback's view needs `const float* at(index_t i) const`, "
-        "where what shall be sent lies side by side");
+        "which points into an array of the values to send");
   }
   static Range picks_of(const Sparse& compressor, const Range& covered) {
     index_t most = 0;
@@ -239,7 +240,7 @@ struct Sparse {
     if constexpr (Values::lossless) {
       fill(executor, out<E, std::byte>(wire + 4 * k, Coder::bytes(k) - 4 * k), std::byte{0});
     } else {
-      // Codes picks as a separate message; the unit's place in the arena makes their draws distinct.
+      // Codes picks as a separate message. The unit's place in the arena makes their draws distinct.
       workspace.picks.assign({0, unit.offset, k});
       const detail::PickedValues values_here{picked.data(), unit.offset};
       std::uint32_t* const bad = workspace.ignored.data();

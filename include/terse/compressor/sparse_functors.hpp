@@ -12,7 +12,8 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A functor that commits the decoded value of each pick or, for coders that drop their loss, the pick itself.
+/// A functor that commits the decoded value of each pick. For coders that drop their error it commits the pick
+/// itself.
 template <class Coder, class Feedback>
 struct CommitPicks {
   Feedback feedback;

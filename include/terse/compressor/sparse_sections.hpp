@@ -31,7 +31,7 @@ struct SparseSections {
     index_t sum = 0;
     for (UnitsOf units(range); units.more(); units.next()) {
       const index_t n = units.unit().count;
-      // Fewer picks never take more bytes: positions become a bitmap if that is shorter.
+      // Fewer picks never take more bytes, since positions become a bitmap if that is shorter.
       sum += bytes(n, selection.most(n));
     }
     return sum;
@@ -45,7 +45,7 @@ struct SparseSections {
     return k;
   }
 
-  /// Returns the limit of the floats of a unit's k picks of n; scaled picks were finite before scaling.
+  /// Returns the limit of the floats of k picks of n in a unit. Scaled picks were finite before scaling.
   TERSE_HD static float limit(index_t n, index_t k) {
     float limit = Coder::limit;
     if constexpr (requires { G::limit_share; }) limit *= G::limit_share;

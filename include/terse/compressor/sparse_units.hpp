@@ -7,9 +7,9 @@
 
 namespace terse::detail {
 
-/// The units of a range that a sparse compressor picks from, in order: each piece, or, for the Whole, all of the arena
-/// between the first and the last element (gaps between pieces are never picked before a value that isn't 0, and never
-/// read). Tiles: compressor/tiles.hpp.
+/// The units of a range that a sparse compressor picks from, in order: each piece or, for Whole, all of the arena
+/// between the first and the last element. Gaps between pieces are never picked before a nonzero value, and never
+/// read. Tiles: compressor/tiles.hpp.
 template <class G>
 class UnitsOf {
  public:

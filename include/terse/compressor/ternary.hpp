@@ -13,9 +13,9 @@ TERSE_NUMERICS_BEGIN
 
 namespace quantizer {
 
-/// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which gives smaller errors
-/// at the price of a bias. Wire: bit 0 is 1 for nonzero values, bit 1 is the sign.
-/// Source: Wen et al., "TernGrad", NeurIPS 2017, sections 3 and 4 (there, ranks agree on the largest s).
+/// C(x) = s sgn(x) with probability min(1, |x| / s), else 0. S is MaxAbs or ClippedMaxAbs, which has smaller errors
+/// but a bias. Wire: bit 0 is 1 for nonzero values, bit 1 is the sign. Source: Wen et al., "TernGrad", NeurIPS 2017,
+/// sections 3 and 4 (there, ranks agree on the largest s).
 template <class S>
 struct TernaryLevels {
   static_assert(std::is_same_v<S, MaxAbs> || std::is_same_v<S, ClippedMaxAbs>,

@@ -59,7 +59,7 @@ struct AboveThreshold {
                  out<E, std::uint32_t> positions, std::byte* wire) const {
     const index_t room = most(values.size());
     const index_t k = select_above(executor, values, threshold, scratch.floats, positions.part(0, room));
-    // Full: there may be more, and the lowest positions must not crowd out the others forever.
+    // If all room is used, there may be more, and the lowest positions must not exclude the others forever.
     if (k == room) select_top(executor, values, k, scratch.floats, positions.part(0, k));
     Positions::write(executor, in<E, std::uint32_t>(positions.part(0, k)), values.size(), wire);
     return k;
@@ -67,7 +67,7 @@ struct AboveThreshold {
 };
 
 #ifndef Above  // a macro of X11
-/// The old name; version 0.2 removes it.
+/// The old name, which version 0.2 removes.
 using Above [[deprecated("its name is AboveThreshold")]] = AboveThreshold;
 #endif
 

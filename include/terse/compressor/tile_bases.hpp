@@ -9,7 +9,8 @@
 #include "terse/core/ones.hpp"
 #include "terse/executor/select.hpp"
 
-// The bases in which picks are made from tiles. A Basis has a `template <int S> class Transform` with
+// The bases in which elements or coefficients of tiles are picked. A Basis has a `template <int S> class Transform`
+// with
 //
 //     forward(place, from, tile)     transforms the elements from the tile's first on to rows * columns numbers
 //     inverse(place, tile)           transforms these to elements, row after row, in place
@@ -173,7 +174,7 @@ struct CosineWaves {
       if (there >= width)
         for (; j + 16 <= count; j += 16)
           for (index_t l = 0; l < width; l += 4) {
-            // Each vector takes a quarter from every fourth row, and so ends up in order.
+            // Each vector takes a quarter from every fourth row, so it ends up in order.
             const float* const block = result_ + j * width + l;
             const auto rows = [&](index_t k) {
               const float* const from = block + k * width;

@@ -12,12 +12,12 @@ namespace terse::detail {
 template <class Masked, class Incoming, class F>
 class TileMessage {
  public:
-  /// Takes `bad` and `scratch` as `reduce` does.
+  /// Takes `bad` and `scratch` in the same way as `reduce`.
   TileMessage(Masked mask, Incoming incoming, const F& message, float* scratch, std::uint32_t* bad)
       : mask_(mask), incoming_(incoming), message_(message), scratch_(scratch), bad_(bad) {}
 
-  /// Evaluates the message up to the arena index `end` in this piece. Calls must ascend, and each piece's last must
-  /// reach its end.
+  /// Evaluates the message up to the arena index `end` in this piece. Calls must ascend, and the last call for each
+  /// piece must reach its end.
   void evaluate(const Piece& piece, index_t end) {
     if (piece.offset != piece_.offset || piece_.count == 0) {
       if (piece_.count > 0) {

@@ -33,11 +33,11 @@ struct ListedTile {
 
 /// A sparse compressor that picks from tiles of S x S elements, see PerTile, in a Basis: Tiles and Dct. A segment of
 /// shape {a, b, c, ...} is a matrix of a rows and b c ... columns if a packet contains all of it. Slices end where
-/// segments do; a topology that divides packets (ScatterGather) turns the matrices that it divides into vectors.
+/// segments do. A topology that divides packets (ScatterGather) turns matrices into vectors if it divides them.
 ///
 /// Wire: that of Inner, whose units are tiles. Additional cost: the transform of the message and the inverse transform
-/// of the picks, tile by tile, in cache; a receiver sums the packets' coefficients and transforms once for any number
-/// of packets. Memory: n floats; on a device 2 n and, once for all compressors, the tables of all sides. On a device
+/// of the picks, tile by tile, in cache. A receiver sums the packets' coefficients and transforms once for any number
+/// of packets. Memory: n floats; on a device 2 n and, once for all compressors, the tables of all sides. On a device,
 /// selections other than TopK's require several kernels per tile.
 template <class Basis, int S, class Inner>
 struct Tiled {
@@ -65,7 +65,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   static constexpr bool whole_segments = true;
   static constexpr bool decodes_sums = Basis::transforms;
   static constexpr bool adds_together = true;
-  /// The part for grids, where the same kernels process all tiles.
+  /// The part for grids, on which the same kernels process all tiles.
   using Grid = detail::OnGrid<Tiled>;
 
   Inner inner{};  ///< the compressor of a tile's numbers
@@ -159,13 +159,13 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
     Grid::encode(executor, workspace, picker(), sections, mask, incoming, message, feedback, context, base,
                  bad, told);
   }
-  /// Returns the weighted sums of packets: all over the same range, or each over its own.
+  /// Returns the weighted sums of packets, which are all over the same range or each over a separate one.
   template <GridExecutor E>
   ArrivedSums arrived(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
                       Incoming packets) const {
     return Grid::arrived(executor, workspace, picker(), ranges, packets);
   }
-  /// Reports the faults of packets, each over its own range.
+  /// Reports the faults of packets, each over a separate range.
   template <GridExecutor E>
   void check(E executor, Workspace<E>& workspace, detail::PlacedRanges ranges,
              const std::byte* const* packets, detail::Findings* findings) const {
@@ -195,8 +195,8 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
         requires(const Feedback& view, index_t i) {
           { view.at(i) } -> std::convertible_to<const float*>;
         },
-        "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, where what "
-        "shall be sent lies side by side");
+        "terse: under tiles an error feedback's view needs `const float* at(index_t i) const`, which "
+        "points into an array of the values to send");
   }
   template <class Mask, class Feedback>
   static void commit(const detail::TilePlace& place, const Piece& unit, Mask mask, const Feedback& feedback,

@@ -10,10 +10,10 @@
 
 namespace terse {
 
-/// Units of at most S x S elements. A whole matrix is divided into blocks of S rows and S columns, smaller at its lower
-/// and right edge. Any other piece is a vector: it is divided into rows of S elements, S rows per tile, and the rest is
-/// a tile of one row. Blocks are in row-major order. Values may have magnitudes of up to 2^63 / Share: with Share = S,
-/// each element of a sum of S^2 orthonormal waves stays within the limit of elements.
+/// Units of at most S x S elements. A whole matrix is divided into blocks of S rows and S columns, which are smaller at
+/// its lower and right edge. Any other piece is a vector: it is divided into rows of S elements, S rows per tile, and
+/// the rest is a tile of one row. Blocks are in row-major order. Values may have magnitudes of up to 2^63 / Share: with
+/// Share = S, each element of a sum of S^2 orthonormal waves stays within the limit of elements.
 template <int S, int Share = 1>
 struct PerTile {
   static_assert(S >= 2 && S <= 64, "terse: tiles have 2 to 64 rows and columns");
@@ -27,7 +27,7 @@ namespace detail {
 struct TilePlace {
   index_t first;          // arena index of its upper left element
   index_t rows, columns;  // elements
-  index_t stride;         // from one row to the next
+  index_t stride;         // distance from one row to the next
 
   /// Returns the arena index after its last element.
   TERSE_HD index_t end() const { return first + (rows - 1) * stride + columns; }
@@ -38,7 +38,7 @@ struct TilePlace {
 template <int S>
 struct PieceTiles {
   Piece piece{};
-  index_t columns = 0;  // of a matrix; 0: a vector
+  index_t columns = 0;  // columns of a matrix; 0 for a vector
 
   TERSE_HD index_t count() const {
     if (columns > 0) return along(piece.count / columns) * along(columns);
@@ -63,7 +63,7 @@ struct PieceTiles {
   TERSE_HD static index_t least(index_t a, index_t b) { return a < b ? a : b; }
 };
 
-/// The tiles of a range, in order.
+/// The tiles of a range, in ascending order.
 template <int S, int Share>
 class UnitsOf<PerTile<S, Share>> {
  public:

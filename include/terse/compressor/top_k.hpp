@@ -56,8 +56,8 @@ struct Largest {
   }
 };
 
-/// Largest with a warm-up of the ratio: in stage j of `stages` equal stages over the first `warmup_steps` steps it is
-/// ratio^((j + 1) / (stages + 1)), afterwards `ratio`: 25 %, 6.3 %, 1.6 %, 0.4 %, 0.1 %.
+/// Largest with a warm-up of the ratio. The first `warmup_steps` steps are divided into `stages` equal stages; in
+/// stage j the ratio is ratio^((j + 1) / (stages + 1)), and afterwards `ratio`: 25 %, 6.3 %, 1.6 %, 0.4 %, 0.1 %.
 /// Source: Lin et al., "Deep gradient compression", ICLR 2018, section 3.3.
 struct LargestWithWarmup {
   using Reader = Positions::Reader;

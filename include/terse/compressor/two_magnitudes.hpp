@@ -10,14 +10,14 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// The two optimal levels for magnitudes of mean m and standard deviation d whose excess over the least one is
-/// exponential, as for the largest elements of a message: m - 0.406 d, but not below 0, and m + 1.594 d. Their
-/// midpoint, t = 1.594 deviations above the least magnitude, solves t = 2 - t / (e^t - 1), the condition of Lloyd and
-/// Max.
+/// The two optimal levels for magnitudes of mean m and standard deviation d whose excess over the smallest one is
+/// exponential, as for the largest elements of a message. They are m - 0.406 d, but not below 0, and m + 1.594 d.
+/// Their midpoint, t = 1.594 deviations above the least magnitude, solves t = 2 - t / (e^t - 1), the condition of
+/// Lloyd and Max.
 ///
 /// The components: a count, the mean magnitude, the sum of squares of distances from that mean, and the sum of squares.
-/// The last one overflows if the message's norm does, and serves only that check. A difference of squares would lose
-/// the deviation of magnitudes that are nearly equal. Source: Chan, Golub and LeVeque, "Updating formulae and a
+/// The last one overflows if the message's norm does, and is used only for that check. A difference of squares would
+/// lose the deviation of magnitudes that are nearly equal. Source: Chan, Golub and LeVeque, "Updating formulae and a
 /// pairwise algorithm for computing sample variances", 1979.
 struct TwoMagnitudes {
   static constexpr int width = 4;
@@ -81,8 +81,8 @@ struct SignAndMagnitude {
 
 TERSE_NUMERICS_END
 
-/// Signs and one of the unit's two magnitudes, for picks of Sparse, whose sizes are similar. Wire: n / 4 bytes of codes
-/// and 8 bytes per unit.
+/// Signs and one of the unit's two magnitudes, for picks of Sparse, which have similar sizes. Wire: n / 4 bytes of
+/// codes and 8 bytes per unit.
 ///
 ///     Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>    2 bits per pick and 8 bytes per tile
 template <Granularity G = PerSegment>

@@ -49,10 +49,10 @@ struct UniformLevels {
   static constexpr bool represents_zero = Bits >= 2;
   static constexpr bool unbiased = stochastic && highest == divisor && !clips;
 
-  /// The step relative to the unit's largest magnitude or, if it clips, to its root mean square.
+  /// The step relative to the unit's largest magnitude, or to its root mean square if the scale clips.
   static constexpr double step = (clips ? 2.0 : 1.0) / divisor;
-  /// Rounding to nearest with a level at zero has |e| <= |x|; `delta` requires a step below which not all elements can
-  /// vanish.
+  /// Rounding to nearest with a level at zero has |e| <= |x|. For `delta` the step must be so small that not all
+  /// elements can become 0.
   static constexpr bool contractive = !stochastic && represents_zero && (!clips || step < 2);
   /// Stochastic rounding has max |e| <= q max |y|, q < 1: q = step or, clipped at T root mean squares of n elements,
   /// max(step, 1 - T / sqrt(n)).
@@ -62,12 +62,13 @@ struct UniformLevels {
   static constexpr double delta(index_t n) requires contractive {
     const double elements = n > 1 ? static_cast<double>(n) : 1, h = step / 2;
     if constexpr (clips) {
-      // Beyond the codebook's end T, x^2 - e^2 = 2 |x| T - T^2, a share of x^2 that is least for the largest |x|,
-      // sqrt(n) root mean squares.
+      // Beyond the codebook's end T, x^2 - e^2 = 2 |x| T - T^2. As a share of x^2 this is smallest for the largest
+      // |x|, sqrt(n) root mean squares.
       const double end = step * highest, root = detail::square_root(elements), x = root > end ? root : end;
       return (1 - h * h) * (2 * x * end - end * end) / (x * x);
     } else {
-      // The worst case is one element s, with e = 0 or, at the asymmetric codebook's upper end, a step; all others h.
+      // In the worst case one element is s, with e = 0 or, at the asymmetric codebook's upper end, a step; all others
+      // have h.
       const double lost = highest == divisor ? 0 : step;
       return (1 - lost * lost) / (1 + (elements - 1) * h * h);
     }
@@ -113,7 +114,7 @@ struct UniformLevels {
   TERSE_HD static std::uint32_t code(float value, float scale, std::uint32_t random) {
     return Coder(scale)(value, random).code;
   }
-  /// |t / D| <= 1, and 1 at the ends, for every D here.
+  /// |t / D| | <= 1, and 1 at the ends, for every D here.
   TERSE_HD static float value(std::uint32_t code, float scale) {
     if constexpr (Bits == 1) return code != 0 ? scale : -scale;
     auto t = static_cast<float>(static_cast<std::int32_t>(code) - divisor);

@@ -21,7 +21,7 @@ namespace detail {
 [[noreturn]] TERSE_COLD inline void throw_unusable(const char* name, const char* what, double value) {
   throw_unusable(std::string(name) + " must be " + what, value);
 }
-/// Throws the sentence of `fault` with the part's name in front: "group 1: beta1 must be in [0, 1), not 1".
+/// Throws the sentence of `fault` after the part's name: "group 1: beta1 must be in [0, 1), not 1".
 [[noreturn]] TERSE_COLD inline void refuse_part(const std::string& part, const usage_error& fault) {
   std::string_view said = fault.what();
   if (constexpr std::string_view prefix = "terse: "; said.starts_with(prefix))
@@ -53,7 +53,7 @@ inline void check_beta(const char* name, float beta) {
   require(beta >= 0 && beta < 1, name, "in [0, 1)", static_cast<double>(beta));
 }
 
-/// Throws usage_error unless `epsilon`, which prevents 0 / 0 where a gradient was always 0, is finite and > 0.
+/// Throws usage_error unless `epsilon` is finite and > 0. It prevents 0 / 0 if a gradient was always 0.
 inline void check_epsilon(float epsilon) {
   require(epsilon > 0 && epsilon <= std::numeric_limits<float>::max(), "epsilon", "finite and > 0",
           static_cast<double>(epsilon));

@@ -17,9 +17,9 @@
 
 /// Arithmetic between these two macros is never contracted into fused multiply-adds, regardless of the user's flags.
 /// The user's own code is not affected. Device code needs -fmad=false, which the device dependency sets. Comparisons of
-/// floats between the two are meant to be exact: -Wfloat-equal is silent there.
+/// floats between these macros are meant to be exact, so -Wfloat-equal is silent there.
 #if defined(__clang__)
-// clang would also warn about every loop that it can't vectorize, especially under sanitizers. That is a matter of
+// clang would also warn about every loop that it can't vectorize, especially under sanitizers. That affects only
 // speed; -Rpass-missed=loop-vectorize shows these loops on request.
 #define TERSE_NUMERICS_BEGIN                                                                        \
   _Pragma("float_control(push)") _Pragma("clang fp contract(off)") _Pragma("clang diagnostic push") \
@@ -60,7 +60,7 @@
 #define TERSE_LANES _Pragma("GCC ivdep")
 #endif
 
-/// Keeps the next loop, over the lanes of a piece's incomplete last block, from being vectorized. It runs once per
+/// Prevents vectorization of the next loop, over the lanes of a piece's incomplete last block. It runs once per
 /// piece, and vector code for any number of lanes would be most of a verb's code.
 #if defined(__clang__)
 #define TERSE_LAST_LANES _Pragma("clang loop vectorize(disable) interleave(disable) unroll(disable)")
@@ -68,15 +68,14 @@
 #define TERSE_LAST_LANES
 #endif
 
-/// Unrolls the next short loop of constant length, which otherwise hides the loop around it from g++'s vectorizer at
-/// -O2.
+/// Unrolls the next short loop of constant length. Otherwise the loop around it isn't vectorized by g++ at -O2.
 #if defined(__clang__) || defined(__CUDA_ARCH__)
 #define TERSE_UNROLL _Pragma("unroll")
 #else
 #define TERSE_UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/// Keeps a kernel's next loop rolled: for rare code, where unrolling would only add instructions.
+/// Keeps a kernel's next loop rolled: for rare code, in which unrolling would only add instructions.
 #ifdef __CUDA_ARCH__
 #define TERSE_ROLLED _Pragma("unroll 1")
 #else
@@ -87,8 +86,8 @@
 /// arithmetic.
 #define TERSE_INLINE inline __attribute__((always_inline))
 
-/// Inlines a lambda under clang, which otherwise calls large lambdas, keeps their captures in memory and reloads them
-/// for each vector. g++ inlines them by itself, and doesn't vectorize lambdas that it is told to inline.
+/// Inlines a lambda under clang. Otherwise clang calls large lambdas, keeps their captures in memory and reloads them
+/// for each vector. g++ inlines lambdas by itself, and doesn't vectorize them if told to inline.
 #if defined(__clang__) && !defined(__CUDACC__)
 #define TERSE_INLINE_LAMBDA __attribute__((always_inline))
 #else
@@ -101,20 +100,19 @@
 /// Keeps a function out of line: for code that several functions share and none calls often.
 #define TERSE_NO_INLINE __attribute__((noinline))
 
-/// Inlines all calls in the next function, users' functors included: a call in the loop over lanes would prevent its
+/// Inlines all calls in the next function, also of users' functors: a call in the loop over lanes would prevent its
 /// vectorization.
 #define TERSE_FLATTEN __attribute__((flatten))
 
-/// Compiles a function for size, which also takes less time: for code that runs once or not at all.
+/// Compiles a function for size, which also takes less time: for code that runs at most once.
 #if defined(__clang__) && !defined(__CUDACC__)
 #define TERSE_COLD __attribute__((cold, minsize))
 #else
 #define TERSE_COLD __attribute__((cold))
 #endif
 
-/// True if the compiler knows, after inlining, that a condition holds: for work that may be skipped but needn't be,
-/// such as storing a value that is already there. Always false in device code, see executor/streams.hpp for the
-/// solution there.
+/// True if the compiler knows, after inlining, that a condition holds. Use it to skip optional work, such as storing
+/// a value that memory already has. Always false in device code, see executor/streams.hpp for the solution there.
 #ifdef __CUDA_ARCH__
 #define TERSE_KNOWN(condition) false
 #else

@@ -15,7 +15,7 @@ namespace detail {
 /// Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
                                                            std::array<std::uint32_t, 2> key) {
-  // Words by name: without optimization an array's operator is a call.
+  // Words have names: without optimization an array's operator is a call.
   std::uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
   std::uint32_t first_key = key[0], second_key = key[1];
   for (int round = 0; round < 10; ++round) {
@@ -33,13 +33,13 @@ TERSE_HD constexpr std::array<std::uint32_t, 4> philox4x32(std::array<std::uint3
 
 }  // namespace detail
 
-/// The purposes of random numbers. Each has its own stream, so that adding a consumer changes no other.
+/// The purposes of random numbers. Each has a separate stream, so that a new consumer changes no other.
 enum class Purpose : std::uint32_t {
   quantization = 1,
   selection = 2,
   matching = 3,
   shuffle = 4,
-  second_quantization = 5,  // of the mean, by its owner: independent of the quantization of its own message
+  second_quantization = 5,  // of the mean, by its owner: independent of its message's quantization
   initialization = 6,
   user = 16
 };
@@ -103,7 +103,7 @@ class Draw {
 /// A stream that may read its step from the executor's memory, so that recorded kernels can be replayed in another
 /// step.
 struct StepDraw : Draw {
-  const StepScalars* now = nullptr;  ///< nullptr: the step that the draw was made for
+  const StepScalars* now = nullptr;  ///< nullptr: the step for which the draw was made
 
   StepDraw(const Draw& draw, const StepScalars* now_ = nullptr)
       : Draw(draw), now(now_) {}  // NOLINT: implicit

@@ -35,7 +35,7 @@ struct SomeElement : SomeCommonElement<Real> {
 template <class Real>
 struct SomeMixingElement : SomeCommonElement<Real> {
   TERSE_HD Real held() const;   ///< the parameter before decoupled weight decay
-  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's, 0 after 0, see MixingRule
+  TERSE_HD Real ratio() const;  ///< this step's learning rate over the last one's; 0 after 0, see MixingRule
 };
 
 /// The interface of a layer for a layer-wise preconditioner.
@@ -89,7 +89,7 @@ inline constexpr bool is_array_of<std::array<Value, N>, Value> = true;
 template <class A, class Real>
 concept ScalarsOf = is_array_of<A, Real>;
 
-/// A rule whose at_step(t), if it has one, can be called. An optional member with a wrong signature would otherwise be
+/// A rule whose at_step(t), if it has one, can be called. Otherwise an optional member with a wrong signature would be
 /// ignored silently.
 template <class Rule, class Real>
 concept AtStepFits = !requires {
@@ -104,7 +104,7 @@ inline constexpr bool are_names = false;
 template <std::size_t N>
 inline constexpr bool are_names<const std::array<const char*, N>> = true;
 
-/// A policy that names its buffers, and its numbers of each layer if it keeps some.
+/// A policy that names its buffers, and the numbers that it keeps for each layer, if any.
 template <class P>
 concept NamesBuffers = are_names<decltype(P::state)> &&(
     !requires { P::layer_state; } || requires { requires are_names<decltype(P::layer_state)>; });

@@ -35,7 +35,7 @@ class TERSE_VISIBLE error : public std::runtime_error {
   std::int64_t step_;
 };
 
-/// A value that can't work: a negative size, a rate outside its range, a view of the wrong length.
+/// A value that is invalid: a negative size, a rate outside its range, a view of the wrong length.
 class TERSE_VISIBLE usage_error : public error {
  public:
   using error::error;
@@ -48,7 +48,7 @@ class TERSE_VISIBLE peer_error : public error {
   peer_error(const std::string& sentence, int culprit, int rank, std::int64_t step = -1)
       : error(sentence, rank, step), culprit_(culprit) {}
 
-  /// Returns the rank at fault; -1 if none is known, as in a deadlock.
+  /// Returns the rank at fault, or -1 if none is known, as in a deadlock.
   int culprit() const noexcept { return culprit_; }
 
  private:
@@ -61,7 +61,7 @@ class TERSE_VISIBLE mismatch_error : public error {
   using error::error;
 };
 
-/// A packet that does not belong here: it has a wrong length, step, sender or version.
+/// A packet that doesn't belong here, with a wrong length, step, sender or version.
 class TERSE_VISIBLE wire_error : public error {
  public:
   using error::error;

@@ -27,7 +27,7 @@ struct bf16 {
   // clang-format on
   bool operator==(const bf16&) const = default;
 };
-/// IEEE 754's binary16 as its code: 5 bits of exponent, 10 of mantissa; magnitudes to 65504.
+/// The code of a number in IEEE 754's binary16: 5 bits of exponent, 10 of mantissa; magnitudes to 65504.
 struct fp16 {
   static constexpr int exponent_bits = 5, mantissa_bits = 10, bias = 15;
   static constexpr float largest = 65504;
@@ -80,8 +80,8 @@ TERSE_HD constexpr std::uint32_t nearest_code(std::uint32_t size) {
     const std::uint32_t finite = size < overflow ? size : overflow;
     const std::uint32_t power = finite & 0x7F800000U;
     const std::uint32_t scale = power > smallest ? power : smallest;
-    // A sum with 2^13 times the number's power of two has room for eleven bits, as many as the format has. They are
-    // counted relative to the bits of that summand, and carry into the exponent as they should.
+    // A sum with 2^13 times the number's power of two has room for eleven bits, which is the format's precision.
+    // They are counted relative to the bits of that summand, and a carry correctly increases the exponent.
     const std::uint32_t unit = scale + (13U << 23);
     const float sum = std::bit_cast<float>(finite) + std::bit_cast<float>(unit);
     return ((scale - smallest) >> 13) + (std::bit_cast<std::uint32_t>(sum) - unit);

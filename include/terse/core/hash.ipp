@@ -14,7 +14,7 @@ TERSE_CORE std::uint64_t layout_hash(const Layout& layout) {
     for (const index_t extent : segment.shape) hash = mix_hash(hash, static_cast<std::uint64_t>(extent));
     hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.learning_rate_scale));
     hash = mix_hash(hash, std::bit_cast<std::uint32_t>(segment.weight_decay));
-    // One word for all three, so that layouts with one group and no hidden segment keep the hash that they always had.
+    // One word for all three, so that layouts with one group and no hidden segment keep their old hash.
     hash = mix_hash(hash, (segment.compress ? 1U : 0U) + 2 * static_cast<std::uint64_t>(segment.group) +
                               (segment.hidden ? std::uint64_t{1} << 40 : 0));
   }

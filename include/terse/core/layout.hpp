@@ -11,7 +11,8 @@
 #include "terse/core/error.hpp"
 #include "terse/core/utf8.hpp"
 
-// This header keeps to C++17, so that a translation unit whose framework requires C++17 can describe its parameters.
+// This header uses only C++17, so that a translation unit whose framework requires C++17 can describe its
+// parameters.
 
 namespace terse {
 
@@ -28,9 +29,9 @@ constexpr index_t aligned(index_t count) { return (count + alignment - 1) / alig
 struct Segment {
   std::string name;               ///< name in errors and checkpoints
   std::vector<index_t> shape;     ///< the tensor's dimensions; empty for a scalar
-  float learning_rate_scale = 1;  ///< multiplies the recipe's learning rate here
-  float weight_decay = 1;         ///< multiplies the recipe's weight decay here; 0 switches it off
-  bool compress = true;           ///< false: sent dense, with a live variance
+  float learning_rate_scale = 1;  ///< factor of the recipe's learning rate in this segment
+  float weight_decay = 1;         ///< factor of the recipe's weight decay in this segment; 0 switches it off
+  bool compress = true;           ///< false: sent dense, with a variance that is still updated
   int group = 0;                  ///< parameter group; group 0 has the recipe's own hyper-parameters
   bool hidden =
       false;  ///< a matrix between input and output, for methods that treat such matrices differently: see OnHidden
@@ -58,7 +59,8 @@ class Range {
     columns_.clear();
     elements_ = piece.count;
   }
-  /// Replaces the pieces, with the constructor's checks; allocates only if there are more than ever before.
+  /// Replaces the pieces, with the constructor's checks; allocates only if there are more than in all previous
+  /// calls.
   void assign(const Piece* pieces, std::size_t count_) {
     pieces_.assign(pieces, pieces + count_);
     columns_.clear();
@@ -69,7 +71,7 @@ class Range {
   /// Returns the number of elements in all pieces.
   index_t elements() const noexcept { return elements_; }
   /// Returns the columns of piece `p` as a matrix. Returns 0 if it is a vector or a part of a segment, or if the range
-  /// was made of pieces alone, see Layout::range_of.
+  /// was made from pieces only, see Layout::range_of.
   index_t columns(std::size_t p) const { return p < columns_.size() ? columns_[p] : 0; }
   /// Returns the number of pieces of this segment.
   std::size_t pieces_of(index_t segment) const;
@@ -80,9 +82,9 @@ class Range {
     return pieces_.empty() ? 0 : aligned(pieces_.back().offset + pieces_.back().count);
   }
 
-  /// Cuts the range into `parts` ranges of equal size: part r ends where the first (r + 1) / parts of the elements end,
+  /// Cuts the range into `parts` ranges of equal size. Part r ends at the first (r + 1) / parts of the elements,
   /// rounded up to the alignment within its piece. Parts differ by less than `2 * alignment` elements for each piece
-  /// they touch; small ranges leave parts empty. All ranks get the same cuts.
+  /// that they contain; if the range is small, some parts are empty. All ranks get the same cuts.
   TERSE_COLD std::vector<Range> cut(int parts) const;
 
  private:
@@ -90,7 +92,7 @@ class Range {
 
   friend class Layout;
   std::vector<Piece> pieces_;
-  std::vector<index_t> columns_;  // of the first pieces; unknown for the rest
+  std::vector<index_t> columns_;  // columns of the first pieces; unknown for the others
   index_t elements_ = 0;
 };
 
@@ -102,8 +104,9 @@ class Range {
 class Layout {
  public:
   /// Appends a segment and sets its offset and count. Throws usage_error for a negative dimension or group, a product
-  /// that overflows, a hidden segment of less than two dimensions, or a name that is taken or isn't UTF-8, which
-  /// checkpoints require.
+  /// that overflows, and a hidden segment of less than two dimensions. It is also thrown for a learning rate scale or
+  /// weight decay that is negative or not finite, and for a name that is taken or isn't UTF-8, which checkpoints
+  /// require.
   TERSE_COLD Layout& add(Segment segment);
 
   /// Changes a segment's scales. Throws usage_error for a name that no segment has, and for scales that `add` refuses.
@@ -123,14 +126,14 @@ class Layout {
   /// Returns all segments, one piece each; empty segments have none.
   Range range() const { return pieces_of(0, segments_.size()); }
 
-  /// Returns ranges of consecutive whole segments, each of at least `elements` elements but the last.
+  /// Returns ranges of consecutive whole segments, each of at least `elements` elements except the last.
   TERSE_COLD std::vector<Range> buckets(index_t elements) const;
 
   /// Returns the pieces of `range` whose segment has `compress == wanted`.
   TERSE_COLD Range filter(const Range& range, bool wanted) const;
 
   /// Returns these pieces as a range that knows which of them are whole matrices: segments of two or more dimensions,
-  /// the first by all others, with more than one row and column.
+  /// with more than one row and column. Rows are the first dimension, columns the product of the others.
   TERSE_COLD Range range_of(std::vector<Piece> pieces) const;
 
  private:

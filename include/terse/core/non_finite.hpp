@@ -10,8 +10,8 @@ namespace terse {
 ///   skip     : no rank takes the step; an Optimizer pays a read-only pass and an 8-byte agreement for it
 ///   zero     : the element's message counts as 0 on that rank
 ///
-/// In a pipeline it concerns activations, gradients and losses and costs nothing; messages count as 0 with all three
-/// values.
+/// In a pipeline it applies to activations, gradients and losses, and costs nothing. With all three values, such
+/// messages count as 0.
 enum class NonFinite { throw_, skip, zero };
 
 }  // namespace terse

@@ -13,7 +13,7 @@ namespace terse {
 
 namespace detail {
 
-/// Returns the number of bits that are set.
+/// Returns the number of set bits.
 TERSE_HD inline int ones_in(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
   return __popcll(word);
@@ -22,7 +22,7 @@ TERSE_HD inline int ones_in(std::uint64_t word) {
 #endif
 }
 
-/// Returns the position of the lowest bit that is set, 64 if none is.
+/// Returns the position of the lowest set bit, or 64 if there is none.
 TERSE_HD inline int first_one_in(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
   return word == 0 ? 64 : __ffsll(static_cast<long long>(word)) - 1;
@@ -31,7 +31,7 @@ TERSE_HD inline int first_one_in(std::uint64_t word) {
 #endif
 }
 
-/// Returns one more than the position of the highest bit that is set, 0 if none is.
+/// Returns one more than the position of the highest set bit, or 0 if there is none.
 TERSE_HD inline int width_of(std::uint64_t word) {
 #ifdef __CUDA_ARCH__
   return 64 - __clzll(static_cast<long long>(word));

@@ -16,14 +16,14 @@ namespace terse {
 static_assert(std::endian::native == std::endian::little,
               "the wire format is little-endian, as the machines are");
 
-/// The first 32 bytes of every packet. The other parts follow, each aligned to 8 bytes: the compressor's section
-/// (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float of the
-/// recipe. A section whose size depends on the data comes last.
+/// The first 32 bytes of every packet. The other parts follow, each aligned to 8 bytes. They are the compressor's
+/// section (scales in piece order, then the codes of each piece), the elements of dense pieces as fp32, and a float
+/// of the recipe. A section whose size depends on the data comes last.
 struct PacketHeader {
   static constexpr std::uint32_t expected_magic = 0x53525434;  // "4TRS" in memory
   static constexpr std::uint16_t wire_version = 3;
-  /// Values of `flags`: 0 if all messages were finite, else 1 + the first rank whose message was not (saturating). With
-  /// the highest bit set: 1 + the rank that has refused a packet on which this one depends.
+  /// Values of `flags`: 0 if all messages were finite, otherwise 1 + the first rank whose message was not (saturating).
+  /// With the highest bit set: 1 + the rank that has refused a packet on which this one depends.
   static constexpr std::uint16_t finite = 0, refused = 0x8000;
 
   std::uint32_t magic = expected_magic;  ///< mark of terse's packets
@@ -38,8 +38,8 @@ static_assert(sizeof(PacketHeader) == 32);
 
 namespace detail {
 
-/// Returns the check of a packet with flags, from the check of one without: a damaged bit of the flags must not name a
-/// rank.
+/// Returns the check of a packet with flags, computed from the check of one without. It protects the flags, since a
+/// damaged bit could name another rank.
 TERSE_HD constexpr std::uint64_t check_with_flags(std::uint64_t check, std::uint16_t flags) {
   return flags == PacketHeader::finite ? check : mix_hash(check, flags);
 }
@@ -47,7 +47,7 @@ TERSE_HD constexpr std::uint64_t check_with_flags(std::uint64_t check, std::uint
 /// The required values of a header; the packet has `least` to `most` bytes.
 struct ExpectedHeader {
   std::uint64_t least = 0;  ///< least bytes of the packet
-  std::uint64_t most = 0;   ///< most bytes of the packet; above `least` where its length depends on the data
+  std::uint64_t most = 0;   ///< maximum bytes of the packet; above `least` if the length varies
   std::uint64_t step = 0;   ///< PacketHeader::step
   std::uint64_t check = 0;  ///< PacketHeader::check without flags
 };
@@ -80,8 +80,8 @@ TERSE_COLD std::string packet_from(int peer, int from, const std::string& where 
 [[noreturn]] TERSE_COLD void throw_fault(const PacketFault& fault, const char* content, std::uint64_t step,
                                          int peer, int rank, int from);
 
-/// Throws wire_error that describes `fault`, if there is one, in the packet that `peer` has made and `from`, if not -1,
-/// has forwarded. `content` describes a fault of a section.
+/// If there is a `fault`, throws wire_error about the packet that `peer` has made and `from`, if not -1, has forwarded.
+/// `content` describes a fault of a section.
 inline void refuse(const PacketFault& fault, const char* content, std::uint64_t step, int peer, int rank,
                    int from = -1) {
   if (fault.field != PacketFault::none) throw_fault(fault, content, step, peer, rank, from);

@@ -12,8 +12,8 @@
 
 namespace terse {
 
-/// The step that a device has recorded, and the step that the record shall serve; they are equal when the record is
-/// made.
+/// The step that a device has recorded, and the step for which the record is used; when the record is made, they are
+/// equal.
 struct RecordUse {
   std::uint64_t recorded, step;
 };
@@ -25,7 +25,7 @@ struct IgnoreSetting {
   void operator()(const char*, double) const {}
 };
 
-/// False if a template has already reported that its arguments can't make a policy. No further error is reported then:
+/// False if a template has already reported that its arguments can't make a policy. Then no further error is reported:
 /// clang++ leaves such a policy without members.
 template <class Policy>
 inline constexpr bool has_sound_parts = true;
@@ -46,7 +46,8 @@ concept NamesFacts = requires {
 };
 template <class Policy>
 concept HasValidFacts = std::bool_constant<can_be_read(Policy::facts)>::value;
-/// A policy whose `facts` have, for instance, a misspelt member. The compiler has reported it; clang++ would report every use, too.
+/// A policy that has `facts` with an error, such as a misspelt member. The compiler has reported it; clang++ would also report
+/// every use.
 template <class Policy>
 concept HasBrokenFacts = NamesFacts<Policy> && !HasValidFacts<Policy>;
 
@@ -72,7 +73,7 @@ concept HasHyperParameters = requires(const Policy& policy) {
   policy.hyper_parameters();
 };
 
-/// Checks a policy's hyper-parameters and calls its own check(), where it has them.
+/// Checks a policy's hyper-parameters and calls its own check(), if it has them.
 template <class Policy>
 void check_policy(const Policy& policy) {
   if constexpr (HasHyperParameters<Policy>)
@@ -87,9 +88,9 @@ void policy_settings(const Policy& policy, Visit&& visit) {
   if constexpr (requires { policy.settings(visit); }) policy.settings(visit);
 }
 
-/// Returns why a record of a step can't serve the step of `use`, or nullptr: a policy waits for the host, or the host
-/// changes the step. The reason is that of the first policy that has one in
-/// `const char* unrecordable(const RecordUse&) const`.
+/// Returns the reason why a record of a step can't serve the step of `use`, or nullptr. A policy may wait for the
+/// host, or the host may change the step. The reason is that of the first policy whose `const char*
+/// unrecordable(const RecordUse&) const` returns one.
 inline const char* unrecordable(const RecordUse&) { return nullptr; }
 template <class Policy, class... Others>
 const char* unrecordable(const RecordUse& use, const Policy& policy, const Others&... others) {
@@ -116,7 +117,7 @@ constexpr std::size_t members_of() {
     return sizeof...(Values);
 }
 
-/// Reports wrong hyper-parameters of a policy whose members they are, with a readable static_assert.
+/// Reports wrong hyper-parameters of a policy with a readable static_assert.
 template <class Policy>
 constexpr bool check_parameters() {
   static_assert(

@@ -11,8 +11,8 @@
 
 namespace terse {
 
-/// A condition on a segment: a copyable functor. All ranks must get the same result, so it depends only on the segment
-/// and on parameters that `settings(visit)` shows.
+/// A condition on a segment: a copyable functor. All ranks must get the same result, so it may depend only on the
+/// segment and on parameters that `settings(visit)` shows.
 template <class P>
 concept SegmentPredicate = std::copyable<P> && requires(const P& predicate, const Segment& segment) {
   { predicate(segment) } -> std::same_as<bool>;
@@ -32,7 +32,7 @@ struct NoSegment {
 
 }  // namespace detail
 
-/// A predicate for segments with two or more dimensions of at least 2: weights, not biases or gains.
+/// A predicate for segments with at least two dimensions of at least 2: weights, not biases or gains.
 struct IsMatrix {
   bool operator()(const Segment& segment) const {
     int long_sides = 0;
@@ -63,13 +63,13 @@ struct Text {
   constexpr std::string_view view() const { return {characters, Size - 1}; }
 };
 
-/// Checks whether `name` matches `pattern`: `*` stands for any characters, including none, `?` for one, and all others
-/// for themselves.
+/// Checks whether `name` matches `pattern`. `*` stands for any characters, including none, and `?` for one; all others
+/// stand for themselves.
 constexpr bool matches(std::string_view pattern, std::string_view name) {
   std::size_t p = 0, n = 0, star = std::string_view::npos, after = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
-      // A star first stands for no character, and for one more whenever the rest doesn't match.
+      // A star first stands for no character, then for one more each time the rest doesn't match.
       star = p++;
       after = n;
     } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {

@@ -4,8 +4,8 @@
 #include "terse/core/version.hpp"
 
 // Functions that name no policy and have no loop over lanes have their bodies in .ipp files. A unit includes them
-// inline by default. With TERSE_SEPARATE it sees declarations only, and the program links the core, which has all of
-// them (src/terse.cpp, and src/checkpoint.cpp for checkpoints).
+// inline by default. With TERSE_SEPARATE it sees only declarations. The program then links the core, which has all
+// bodies (src/terse.cpp, and src/checkpoint.cpp for checkpoints).
 
 #ifndef TERSE_SEPARATE
 #define TERSE_CORE inline
@@ -14,8 +14,8 @@
 
 #include <cstddef>  // for the macros of the standard library
 
-// A core of another version, or of the standard library's other ABI, doesn't link with units of this one: its symbol
-// has another name, which the linker reports.
+// A core of another version, or with the standard library's other ABI, doesn't link with units of this one: its
+// symbol has another name, which the linker reports.
 #if !defined(__GLIBCXX__)
 #define TERSE_CORE_ABI other
 #elif _GLIBCXX_USE_CXX11_ABI

@@ -12,7 +12,7 @@ std::string demangled(const char* name);
 
 }  // namespace detail
 
-/// Returns a type's name as in its source, or the first one if it was renamed; the same under g++ and clang++:
+/// Returns a type's name as in its source, or its first name if it was renamed. It is equal under g++ and clang++:
 /// "terse::Adam".
 template <class T>
 std::string type_name() {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-// Like core/layout.hpp this header keeps to C++17.
+// Like core/layout.hpp, this header uses only C++17.
 
 namespace terse::detail {
 
@@ -15,8 +15,8 @@ constexpr bool is_utf8(std::string_view text) {
     if (lead < 0x80) continue;
     if (lead < 0xC2 || lead > 0xF4) return false;
     const int more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-    // After these leads the second byte has a narrower range, which excludes longer forms, surrogates and codes above
-    // U+10FFFF.
+    // After these first bytes the second byte has a narrower range, which excludes longer forms, surrogates and codes
+    // above U+10FFFF.
     unsigned least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
     unsigned most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
     for (int k = 0; k < more; ++k, ++i) {

@@ -3,7 +3,7 @@
 
 namespace terse {
 
-/// A tag for one of the vectors that travel together.
+/// A tag for one of several vectors that are sent together.
 template <int K>
 struct Vector {
   static constexpr int number = K;

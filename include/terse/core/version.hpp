@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The library's version, for `#if`. The build reads it from here; it is defined nowhere else.
+/// The library's version, for `#if`. The build reads it from here; it is not defined elsewhere.
 #define TERSE_VERSION_MAJOR 0
 #define TERSE_VERSION_MINOR 1
 #define TERSE_VERSION_PATCH 0

@@ -18,7 +18,7 @@
 
 namespace terse {
 
-/// The memory spaces. A space is part of a view's type, so that a device pointer can't reach host code. Spaces other
+/// The memory spaces. A space is part of a view's type, so that host code can't use a device pointer. Spaces other
 /// than the host's define how bytes are copied; `device` is completed by device/cuda.cuh, which includes CUDA:
 ///
 ///     static void* allocate(std::size_t bytes)            zeroed, aligned to 256 bytes; throws std::bad_alloc
@@ -26,8 +26,8 @@ namespace terse {
 ///     static void download(void* to, const void* from, std::size_t bytes)
 ///     static void upload(void* to, const void* from, std::size_t bytes)
 ///
-/// The last two wait for all work under way in the space and return when the bytes have arrived. If a space has
-/// allocate_unwritten, which is like allocate but not zeroed, `unwritten` buffers use it.
+/// The last two wait for all work in flight in the space, and return when the bytes have arrived. If a space has
+/// allocate_unwritten, which is allocate without zeroing, `unwritten` buffers use it.
 namespace memory {
 struct host {};
 struct device;
@@ -87,7 +87,7 @@ class view {
   TERSE_HD bool empty() const { return size_ == 0; }
   TERSE_HD T& operator[](index_t i) const { return data_[i]; }
 
-  /// Returns `count` elements from `offset`; the caller keeps within the size.
+  /// Returns `count` elements from `offset`; the caller must stay within the size.
   TERSE_HD view part(index_t offset, index_t count) const { return {data_ + offset, count}; }
 
   /// Returns an iterator, for host code.
@@ -108,7 +108,7 @@ using out = view<T, typename E::memory>;
 
 namespace detail {
 
-/// A tag for buffers whose elements are never read before they are written: scratch, and packets on their way.
+/// A tag for buffers whose elements are never read before they are written: scratch, and packets in flight.
 struct Unwritten {};
 
 }  // namespace detail
@@ -157,7 +157,7 @@ class buffer {
   index_t size_ = 0;
 };
 
-/// Copies from a memory space to the host's, which may be the same; waits for all work under way there.
+/// Copies from a memory space to the host's, which may be the same; waits for all work in flight there.
 template <class T, class Space>
 void download(view<const T, Space> from, view<T> to) {
   const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
@@ -167,7 +167,7 @@ void download(view<const T, Space> from, view<T> to) {
   else
     Space::download(to.data(), from.data(), bytes);
 }
-/// Copies from the host's memory to a memory space, which may be the same; waits for all work under way there.
+/// Copies from the host's memory to a memory space, which may be the same; waits for all work in flight there.
 template <class T, class Space>
 void upload(view<const T> from, view<T, Space> to) {
   const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(T);
@@ -180,10 +180,10 @@ void upload(view<const T> from, view<T, Space> to) {
 
 namespace detail {
 
-/// The memory of host buffers: zeroed, in separate cache lines, and in huge pages where it is large.
+/// The memory of host buffers: zeroed, in separate cache lines, and in huge pages if it is large.
 class HostMemory {
-  // The bytes of a cache line and of the widest vector register; the first element of every aligned block of lanes is
-  // at a multiple of it.
+  // The bytes of a cache line and of the widest vector register. Every aligned block of lanes begins at a multiple of
+  // it.
   static constexpr std::size_t line = 64;
   static constexpr std::size_t huge_page = std::size_t{2} << 20;
   static std::align_val_t place(std::size_t bytes) {
@@ -195,8 +195,8 @@ class HostMemory {
     if (bytes == 0) return nullptr;
     void* const data = ::operator new(bytes, place(bytes));
 #ifdef __linux__
-    // Address translation would otherwise limit passes over several arrays at once. It is a hint only: failing is
-    // harmless.
+    // Address translation would otherwise limit passes over several arrays at once. It is only a hint, so a failure
+    // is harmless.
     if (bytes >= huge_page) madvise(data, bytes / huge_page * huge_page, MADV_HUGEPAGE);
 #endif
     return std::memset(data, 0, bytes);

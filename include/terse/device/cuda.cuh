@@ -85,7 +85,8 @@ inline std::vector<const void*>& kernels() {
 }
 
 /// Returns the current device, or -1 if there is none, with all kernels loaded on it. CUDA loads a kernel at its first
-/// launch, which may wait until the device is idle: after a message that waits for a peer, this wait has no deadline.
+/// launch, and loading may wait until the device is idle. After a message that waits for a peer, this wait has no
+/// deadline.
 inline int loaded_device() {
   int device = -1;
   if (cudaGetDevice(&device) != cudaSuccess) return -1;
@@ -120,9 +121,9 @@ namespace executor {
 
 /// Executor that runs functors on the CUDA device that was current at its construction, in order on `stream`, a stream
 /// of that device. Construction loads the program's kernels there. The device must be current in every thread that uses
-/// the executor, or it throws usage_error. Only functions documented to wait block the host, and nothing is allocated.
-/// Requires nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency and package set; with
-/// them the results equal the host's bit for bit.
+/// the executor, or it throws usage_error. Only functions with a documented wait block the host, and no memory is
+/// allocated. Requires nvcc with -fmad=false and --expt-relaxed-constexpr, which the `terse-cuda` dependency and
+/// package set; with them the results equal the host's bit for bit.
 struct cuda {
   cudaStream_t stream = nullptr;
   int device = detail::loaded_device();
@@ -142,7 +143,7 @@ struct cuda {
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(detail::tuning_of_kernel<Kernel>().threads);
     config.stream = stream;
-    // Reports this launch alone: cudaGetLastError, needed after a launch in angle brackets, would report any earlier
+    // Reports only this launch: cudaGetLastError, needed after a launch in angle brackets, would report any earlier
     // error.
     detail::check_cuda(cudaLaunchKernelEx(&config, detail::run_kernel<Kernel>, kernel), "launching a kernel");
   }
@@ -155,7 +156,7 @@ struct cuda {
   void send(void* to, const void* from, std::size_t bytes) const {
     copy(to, from, bytes, cudaMemcpyHostToDevice);
   }
-  /// Waits for all launched work; throws terse::error if any of it failed.
+  /// Waits for all launched work; throws terse::error if a part of it failed.
   void synchronize() const { detail::check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 
  private:

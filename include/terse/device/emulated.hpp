@@ -30,7 +30,7 @@ struct emulated {
   using memory = terse::memory::emulated;
   using staging = terse::memory::host;
   static constexpr bool grid = true;
-  /// Tuning with which tests with few elements also reach the kernels for many tiles.
+  /// Tuning for tests: even with few elements, the kernels for many tiles are used.
   static constexpr Tuning tuning{.few_tiles = 6};
 
   /// The launches between `begin` and `end` on this thread, for replay: the counterpart of a CUDA graph.
@@ -57,7 +57,8 @@ struct emulated {
     return count;
   }
 
-  /// Returns the most bytes of arguments of a kernel that this thread has launched; it may be set back to 0.
+  /// Returns the largest number of argument bytes of a kernel that this thread has launched; it may be set back to
+  /// 0.
   static std::size_t& most_argument_bytes() {
     thread_local std::size_t most = 0;
     return most;

@@ -15,8 +15,8 @@ namespace terse {
 namespace memory {
 
 /// Stand-in for a device's memory on the host, accessible only while a kernel runs or a copy is made. Host code that
-/// accesses it in between faults, as it would on a device. Unwritten memory is filled with ones: NaN, and positions and
-/// lengths beyond all valid ones.
+/// accesses it in between faults, as it would on a device. Unwritten memory is filled with ones, which are NaN, and
+/// positions and lengths beyond all valid ones.
 struct emulated {
   static void* allocate(std::size_t bytes) { return arena().allocate(bytes); }
   static void* allocate_unwritten(std::size_t bytes) {
@@ -80,7 +80,7 @@ struct emulated {
     }
 
    private:
-    /// Opens or closes the memory from the first allocation on; released memory before it stays closed.
+    /// Opens or closes the memory from the first allocation on; released memory before that stays closed.
     void protect() {
       if (taken_.empty()) return;
       char* const first = static_cast<char*>(taken_.begin()->first);

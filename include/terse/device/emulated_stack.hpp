@@ -10,11 +10,11 @@
 
 namespace terse::detail {
 
-/// A stack that can be left in the middle of a function and entered there again.
+/// A stack that can be left in the middle of a function and later re-entered there.
 class EmulatedStack {
  public:
-  /// Prepares a stack on which `entry(argument)` begins at the first entry. `entry` never returns: at its end it leaves
-  /// the stack for good.
+  /// Prepares a stack on which `entry(argument)` starts when it is first entered. `entry` never returns: at its end it
+  /// leaves the stack permanently.
   void begin(char* memory, std::size_t bytes, void (*entry)(void*), void* argument);
 
   /// Switches from `from`, the caller's stack, to `to`.
@@ -36,8 +36,8 @@ class EmulatedStack {
 
 #ifdef __x86_64__
 
-// Written by hand: swapcontext asks the system for the signal mask each time, which would take half of a cooperative
-// kernel's time.
+// Written by hand, since swapcontext asks the system for the signal mask each time, which would take half of a
+// cooperative kernel's time.
 
 inline void EmulatedStack::begin(char* memory, std::size_t bytes, void (*entry)(void*), void* argument) {
   // Aligned as after a call, but without a return address.
@@ -53,9 +53,9 @@ inline void EmulatedStack::begin(char* memory, std::size_t bytes, void (*entry)(
 #endif
 [[gnu::noinline]] inline void
 EmulatedStack::change(EmulatedStack& from, EmulatedStack& to) {
-  // The compiler saves the registers named below: all that a function must preserve, except the frame pointer. Vector
-  // registers are the caller's to save, and noipa hides from it that none is touched. The 128 bytes below the stack's
-  // top may be in use.
+  // The compiler saves the registers named below: all that a function must preserve, except the frame pointer. The
+  // caller saves vector registers, and noipa hides from it that none is changed. The 128 bytes below the stack's top
+  // may be in use.
   void *left = &from.top_, *entered = to.top_;
   asm volatile(
       "leaq -128(%%rsp), %%rsp\n\t"

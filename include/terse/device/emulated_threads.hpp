@@ -19,11 +19,12 @@ namespace terse::detail {
 
 struct AnyKernel;
 
-/// The threads of a block, run one after the other, each until it waits.
+/// The threads of a block, run one after the other; each runs until it waits.
 class EmulatedThreads {
   static constexpr std::size_t stack_bytes = std::size_t{64} << 10;
   enum class Waits { nobody, warp, block, done };
-  /// A number per thread; the first thread that resumes after the wait replaces them by the sums of those before.
+  /// A number per thread. The first thread that resumes after the wait replaces them by the sums of the previous
+  /// ones.
   struct Numbers {
     std::uint64_t of[block_threads]{}, total = 0;
     bool summed = false;

@@ -19,13 +19,13 @@
 
 namespace terse {
 
-/// A rank with its own GPU: device, stream and NCCL transport, made in the only order that works. For compilers of the
-/// host; nvcc's units use cuda::Rank of terse/gpus.cuh.
+/// A rank with its own GPU: device, stream and NCCL transport, made in the only order that works. It is for host
+/// compilers; nvcc's units use cuda::Rank of terse/gpus.cuh.
 class GpuRank {
  public:
   /// Makes a GPU current in this thread and connects to the other ranks over NCCL. The GPU's number is the rank's
   /// number among the ranks of its machine, modulo the number of GPUs that the process sees. Collective over `boot`, a
-  /// transport of host memory that is not used afterwards. Throws on all ranks the exceptions of Nccl::create:
+  /// transport of host memory that is only needed for this call. Throws on all ranks the exceptions of Nccl::create:
   /// peer_error if a rank has no GPU, usage_error if two ranks have the same one.
   template <class Boot>
   requires(!std::derived_from<Boot, GpuRank> && Transport<Boot> &&

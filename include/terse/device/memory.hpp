@@ -66,15 +66,15 @@ namespace memory {
 struct device {
   static void* allocate(std::size_t bytes) {
     void* const place = allocate_unwritten(bytes);
-    // Streams that don't wait for the default stream must not see the memory before it is zero. A wait for the whole
-    // device would also wait for messages, without a deadline.
+    // Streams that don't wait for the default stream must not see the memory before it is zeroed. A wait for the
+    // whole device would also wait for messages, without a deadline.
     const detail::OwnStream own;
     detail::check_cuda(cudaMemsetAsync(place, 0, bytes, own.handle()), "cudaMemsetAsync");
     detail::check_cuda(cudaStreamSynchronize(own.handle()), "cudaStreamSynchronize");
     return place;
   }
   /// Allocates without initialization, so that compute-sanitizer's initcheck detects reads of unwritten memory. No two
-  /// allocations are adjacent, so that adjacent views belong to one allocation and may be copied as one.
+  /// allocations are adjacent. So adjacent views belong to one allocation and may be copied as one.
   static void* allocate_unwritten(std::size_t bytes) {
     void* place = nullptr;
     if (const cudaError_t result = cudaMalloc(&place, bytes + 1); result == cudaErrorMemoryAllocation)
@@ -103,7 +103,7 @@ struct device {
   }
 };
 
-/// Host memory that a device copies from and to directly.
+/// Host memory that a device can access directly.
 struct pinned {
   static void* allocate(std::size_t bytes) {
     void* place = nullptr;

@@ -8,7 +8,7 @@ namespace terse {
 TERSE_NUMERICS_BEGIN
 
 /// A quantizer for AveragedResidual that keeps floats unchanged. AveragedResidual reads an error again after its
-/// message has been made, so messages can't overwrite the errors, as those of Residual do. (StoredResidual<Unrounded>
+/// message has been made. So messages can't overwrite the errors, as those of Residual do. (StoredResidual<Unrounded>
 /// equals Residual.)
 struct Unrounded {
   using Statistic = Unscaled;
@@ -38,14 +38,14 @@ struct Averaged : View {
 ///
 ///     y = message + gain w e        e' = round_Q(fl((1 - gain) w e + y - C(y)))        w = decay (rate' / rate)
 ///
-/// The unsent part accumulates in e, for any gain, and is sent over about 1 / gain rounds, in which compression noise
-/// averages out. gain e is LoCo's moving average, a' = (1 - gain) a + gain (y - C(y)) with y = message + a. With a gain
-/// of 1 it equals StoredResidual. e is reset to 0 every `clear_every` rounds; rounds at rate 0 do not count if errors
-/// follow the rate.
+/// The unsent part accumulates in e, for any gain. It is sent over about 1 / gain rounds, in which compression noise
+/// averages out. Let y = message + a; then gain e is LoCo's moving average, a' = (1 - gain) a + gain (y - C(y)). With a
+/// gain of 1 it equals StoredResidual. e is reset to 0 every `clear_every` rounds; rounds at rate 0 do not count if
+/// errors follow the rate.
 ///
-/// State, memory on a device and supported compressors: those of StoredResidual; by default in 8 bits, with
-/// AveragedResidual<Unrounded> in 32. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale model
-/// training", 2024.
+/// State, memory on a device and supported compressors are those of StoredResidual; errors have 8 bits by default,
+/// and 32 with AveragedResidual<Unrounded>. Source: Xie et al., "LoCo: low-bit communication adaptor for large-scale
+/// model training", 2024.
 template <class Q = quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>, index_t Block = 4096>
 struct AveragedResidual {
   using Stored = StoredResidual<Q, Block>;

@@ -7,26 +7,26 @@
 
 namespace terse {
 
-/// A policy for a rank's compression error: copyable, with hyper-parameters. Its `State<E>(policy, begin, end)` belongs
-/// to one rank and covers the arena indices [begin, end). `walk(visit)` shows the state that lasts from round to round,
-/// for checkpoints: it calls visit(name, buffer.all(), begin) for a buffer that begins at arena index `begin`, and
-/// visit(name, number) for a std::uint64_t member. `start(rate)`, which is optional, takes the learning rate of the
-/// coming round. `view()` returns a copyable functor that enters the verbs and has, for arena index i,
+/// A policy for a rank's compression error, copyable and with hyper-parameters. Its `State<E>(policy, begin, end)`
+/// belongs to one rank and covers the arena indices [begin, end). For checkpoints, `walk(visit)` shows the state that
+/// lasts from round to round. It calls visit(name, buffer.all(), begin) for a buffer that begins at arena index
+/// `begin`, and visit(name, number) for a std::uint64_t member. `start(rate)`, which is optional, receives the learning
+/// rate of the coming round. `view()` returns a copyable functor that is passed to verbs and has, for arena index i,
 ///
 ///     compensate(i, message) -> y, the value to send         load(i), store(i, y): y between the two passes
 ///     commit(i, keep, y, decoded): takes the value that receivers decode; masked elements keep no error
 ///     receive(i, keep, mean) -> the value that the mean represents; optional, by default the mean
 ///
 /// and, for sparse compressors and low rank, `at(i)`, the address of y, which is contiguous within a segment. A view
-/// with `seed(i, own, mean)` holds copies. An exact round initializes them with this rank's message and the mean: the
-/// first round, and the first one after a failed round. On a device all of these are TERSE_HD.
+/// with `seed(i, own, mean)` holds copies. They are initialized from this rank's message and the mean by an exact
+/// round: the first round, and the first one after a failed round. On a device all of these are TERSE_HD.
 ///
-/// `corrects` means that errors are sent later, which a biased compressor requires to converge. Optional: `accumulates`
-/// (the unsent part accumulates, so the compressor must track), `needs_contraction`, `follows_changes` (a copy moves by
-/// everything that is sent, so only a contraction brings it closer to the message), `single_stage` (the mean must not
-/// be compressed again), `block` (y is kept within blocks of so many elements), and in the view `commits_zero`
-/// (commit(i, keep, y, 0) changes nothing, so compressors may skip it for elements that they don't send). A view may
-/// have `enter(piece)`, which verbs call as they do for their functors.
+/// `corrects` means that errors are sent later, which a biased compressor requires to converge. Optional are these
+/// facts. `accumulates`: the unsent part accumulates, so the compressor must track. `needs_contraction`.
+/// `follows_changes`: a copy moves by the whole sent value, so only a contraction brings it closer to the message.
+/// `single_stage`: the mean must not be compressed again. `block`: y is kept within blocks of so many elements. In the
+/// view `commits_zero`: commit(i, keep, y, 0) changes nothing, so compressors may skip it for elements that they don't
+/// send. A view may have `enter(piece)`, which verbs call as they do for their functors.
 template <class F>
 concept ErrorFeedback = std::copyable<F> && detail::HasFeedbackState<F> && detail::ShowsFeedbackState<F> &&
     detail::StartsFits<F> && detail::HasFeedbackView<F> && detail::FeedbackView<detail::SomeViewOf<F>> &&
@@ -109,7 +109,7 @@ template <class F>
 constexpr bool starts_exactly() {
   return requires(const SomeViewOf<F>& view) { view.seed(index_t{}, 0.0F, 0.0F); };
 }
-/// Returns the number of elements that a feedback holds between measuring and coding; 0: the whole message.
+/// Returns the number of elements that a feedback holds between measuring and coding. 0 means the whole message.
 template <class F>
 constexpr index_t held_by() {
   if constexpr (requires { F::block; }) return F::block;

@@ -7,16 +7,16 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Difference with a share of the error:
+/// Difference that also sends a share of the error:
 ///
 ///     y_i = message_i + eta e_i - h_i        mean = h + mean_i C(y_i)
 ///     e_i += message_i - h_i - C(y_i)        h_i += C(y_i)        h += mean_i C(y_i)
 ///
-/// e_i is the accumulated lead of this rank's messages over its copies, and eta is the strength of its pull. eta = 0
-/// gives Difference at rate 1; with eta of the order of the compressor's contraction, the pull is fast and doesn't
-/// oscillate. A failed round changes no e_i. As with Difference, the first round is exact: it initializes h_i, and e_i
-/// to 0. The mean must not be compressed again. State: e_i, h_i and h, n floats each, and n floats for the message.
-/// Source: Gao, Islamov and Stich, "EControl", ICLR 2024.
+/// e_i accumulates how far this rank's messages exceed its copies, and eta is the strength with which it pulls. eta =
+/// 0 gives Difference at rate 1. With eta of the order of the compressor's contraction, the pull is fast and doesn't
+/// oscillate. A failed round changes no e_i. As with Difference, the first round is exact: it initializes h_i, and
+/// sets e_i to 0. The mean must not be compressed again. State: e_i, h_i and h, n floats each, and n floats for the
+/// message. Source: Gao, Islamov and Stich, "EControl", ICLR 2024.
 struct Controlled {
   static constexpr bool corrects = true;
   static constexpr bool follows_changes = true;

@@ -7,7 +7,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// An error feedback that sends the difference between the message and a copy that the receivers keep, too:
+/// An error feedback that sends the difference between the message and a copy that the receivers also keep:
 ///
 ///     d_i = C(message_i - h_i)        mean = h + mean_i d_i        h_i += rate d_i        h += rate mean_i d_i
 ///

@@ -12,9 +12,9 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     y = message + m        m' = fl(y - (1 - momentum) C(y)), C(y) as the receiver reads it
 ///
-/// An element that is never sent accumulates as a plain sum, one that is always sent as heavy-ball momentum:
-/// m' = momentum (m + message) where C(y) = y. With momentum 0 it equals Residual. State: n floats, which hold y between the
-/// passes. Source: Ahn et al., "Dion: distributed orthonormalized updates", 2025 (arXiv 2504.05295), algorithm 1.
+/// An element that is never sent accumulates as a plain sum. One that is always sent is heavy-ball momentum: m' = momentum
+/// (m + message) if C(y) = y. With momentum 0 it equals Residual. State: n floats, which hold y between the passes. Source:
+/// Ahn et al., "Dion: distributed orthonormalized updates", 2025 (arXiv 2504.05295), algorithm 1.
 struct MomentumResidual {
   static constexpr bool corrects = true;
   static constexpr bool accumulates = true;

@@ -5,8 +5,8 @@
 
 namespace terse {
 
-/// No error feedback: the error is dropped, y = message. Sound with unbiased compressors only.
-/// State: none that lasts; n floats hold y between the passes.
+/// No error feedback: the error is dropped, y = message. Sound with unbiased compressors only. State: nothing that
+/// lasts; n floats hold y between the passes.
 struct NoErrorFeedback {
   static constexpr bool corrects = false;
 

@@ -6,7 +6,7 @@
 
 namespace terse {
 
-/// NoErrorFeedback for a rank's own messages, and Residual for the mean if its owner compresses it again. It is for
+/// NoErrorFeedback for a rank's own messages, and Residual for the mean if its owner compresses it again. Use it for
 /// methods that keep the unsent part themselves (CocktailSgd, DisTrO). Other methods reject it with biased compressors,
 /// because the unsent part would be lost.
 ///

@@ -8,17 +8,17 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// An error feedback that sends the difference between a row and the copy of it that sender and receiver keep, and
-/// moves the copy by the decoded difference:
+/// An error feedback that sends the difference between a row and its copy, which sender and receiver keep, and moves
+/// the copy by the decoded difference:
 ///
 ///     d = a - m        C(d) is sent        x = m + C(d), the receiver's row        m' = R(x), on both sides
 ///
 /// R rounds to the rows' format. Its rounding error does not accumulate: the next difference is taken against the
 /// rounded copy. Under a contraction, ||d - C(d)|| <= c ||d|| with c < 1, the error of a constant row shrinks by c with
-/// each visit; that of a row that moves by delta between visits stays below c delta / (1 - c). Rows are given by a
-/// table, row r at `rows[piece.segment]`; the state does not own them. State: room for one message.
-/// Source: Wang et al., "Fine-tuning language models over slow networks using activation compression with guarantees",
-/// NeurIPS 2022, algorithm 1.
+/// each visit. If a row moves by delta between visits, its error stays below c delta / (1 - c). A table gives the rows,
+/// row r at `rows[piece.segment]`; the state does not own them. State: room for one message. Source: Wang et al.,
+/// "Fine-tuning language models over slow networks using activation compression with guarantees", NeurIPS 2022,
+/// algorithm 1.
 template <class Format>
 struct Remembered {
   static constexpr bool corrects = true;
@@ -30,7 +30,7 @@ struct Remembered {
 
   template <class Cursor>
   struct View : detail::Materialized {
-    /// R(m + 0) is m, but rows that are written in blocks require commits of whole blocks.
+    /// R(m + 0) is m, but if rows are written in blocks, whole blocks must be committed.
     static constexpr bool commits_zero = !RowFormat<Format>::blocks;
     Cursor row;
 

@@ -9,7 +9,7 @@
 
 #include "terse/compressor/concept.hpp"
 
-// The members that the error feedback's contract in concept.hpp asks for, one by one.
+// The members that the error feedback's contract in concept.hpp requires, one by one.
 
 namespace terse {
 

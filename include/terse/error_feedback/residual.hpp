@@ -13,9 +13,9 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The weight of the stored error in the next message: decay, multiplied, if errors follow the learning rate, by the
-/// ratio of the rate at which the error was stored to the current one. At rate 0 a step moves nothing, so the round
-/// holds: it sends the error and keeps it unchanged.
+/// The weight of the stored error in the next message: decay. If errors follow the learning rate, it is multiplied
+/// by the ratio of the rate at which the error was stored to the current one. At rate 0 a step moves nothing. The
+/// round then sends the error but keeps it unchanged.
 class Carry {
  public:
   Carry(float decay, bool follows_rate) : decay_(decay), follows_(follows_rate) {}
@@ -51,10 +51,10 @@ class Carry {
 ///
 ///     y = message + decay (rate' / rate) e        e' = fl(y - C(y)), C(y) as the receiver reads it
 ///
-/// The factor rate' / rate, the learning rates of the error's round and of this one, applies only with `follows_rate`:
-/// a step x -= rate C(y) then applies the error at the rate at which it arose. At rate 0 nothing moves and the error
-/// stays unchanged; a ratio above 2^32 counts as 2^32. State: n floats, which hold y between the passes. Source: Seide
-/// et al. 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019, algorithm 2.
+/// With `follows_rate`, the factor is rate' / rate, the learning rates of the error's round and of this one. So a step
+/// x -= rate C(y) applies the error at the rate at which it arose. At rate 0 nothing moves and the error stays
+/// unchanged; a ratio above 2^32 counts as 2^32. State: n floats, which hold y between the passes. Source: Seide et
+/// al. 2014; Karimireddy et al., ICML 2019; the rates: Zheng, Huang and Kwok, NeurIPS 2019, algorithm 2.
 struct Residual {
   static constexpr bool corrects = true;
   static constexpr bool accumulates = true;

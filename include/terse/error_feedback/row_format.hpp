@@ -11,8 +11,8 @@
 #include "terse/executor/concept.hpp"
 #include "terse/executor/statistic.hpp"
 
-// Storage formats for rows of floats: the rounding R of a memory, and a cursor with which functors read and write rows.
-// Entry r of a table is the address of row r of a micro-batch; verbs give the current row as `piece.segment`.
+// Storage formats for rows of floats: the rounding R of a memory, and a cursor by which functors read and write rows.
+// Entry r of a table is the address of row r of a micro-batch; verbs pass the current row as `piece.segment`.
 
 namespace terse {
 
@@ -29,8 +29,8 @@ TERSE_NUMERICS_BEGIN
 ///     store(i, x)                                   stores R(x): to nearest, ties to even. x and R(x) are finite.
 ///                                                   Zero has no sign, so R(m + 0) is bitwise equal to m
 ///
-/// With `blocks`, `leave_block` writes a block; `hold(floats)` gives the buffer of its 64 values before. Devices don't
-/// call `leave_block`: there a GridCursor holds all values, and the verb's caller rounds them by `for_each` with
+/// With `blocks`, `leave_block` writes a block; before, `hold(floats)` passes the buffer for its 64 values. Devices
+/// don't call `leave_block`: there a GridCursor holds all values, and the verb's caller rounds them by `for_each` with
 /// Round(cursor).
 template <class H>
 struct RowFormat;
@@ -66,13 +66,14 @@ struct RowFormat<H> {
   };
 };
 
-/// The codes, then the scales of all blocks of 64. Nearest, 255 levels between -s and s, s the largest magnitude.
+/// The codes, followed by the scales of all blocks of 64. Rounds to nearest; 255 levels between -s and s, where s is
+/// the largest magnitude.
 template <>
 struct RowFormat<Int8> {
   using Quantizer = quantizer::UniformLevels<8, Nearest, Symmetric, MaxAbs>;
   static constexpr const char* name = "int8";
   static constexpr bool blocks = true;
-  /// The code of 0, also for a block's elements beyond a shorter piece.
+  /// The code of 0, also for a block's elements after the end of a shorter piece.
   static constexpr std::uint8_t zero = 127;
   static constexpr index_t bytes(index_t elements) { return aligned(aligned(elements) / alignment * 68); }
 
@@ -141,8 +142,7 @@ struct RowFormat<Int8> {
     index_t first_ = 0;
   };
 
-  /// The rounding of the buffered values. Each thread finds the maximum of its block by itself, without
-  /// synchronization.
+  /// The rounding of the buffered values. Each thread finds the maximum of its block alone, without synchronization.
   struct Round : GridCursor {
     explicit Round(const GridCursor& cursor) : GridCursor(cursor) {}
     TERSE_HD void operator()(const Piece& piece, index_t i, bool) const {

@@ -34,11 +34,11 @@ struct ErrorsToStore {
 ///     y = message + decay (rate' / rate) e        e' = round_Q(fl(y - C(y)))
 ///
 /// Q is a quantizer that rounds to nearest; if it has scales, there is one for every 64 elements. Its rounding error is
-/// lost. Messages are kept in a block of `Block` floats, so the compressor's granularity must be PerBlock<N> with
-/// N <= Block. State: n codes and n / 64 scales. Source: Xie et al., "LoCo", 2024, for the int8 error.
+/// lost. Messages are kept in a block of `Block` floats, so the compressor's granularity must be PerBlock<N> with N <=
+/// Block. State: n codes and n / 64 scales. Source: Xie et al., "LoCo", 2024, for the int8 error.
 ///
 /// On a device all messages of a round are buffered between two kernels: n more floats of temporary memory. In total
-/// that is more than Residual, whose state holds its messages; on a device only checkpoints become smaller.
+/// this is more than with Residual, whose state holds its messages; on a device only checkpoints become smaller.
 template <class Q, index_t Block = 4096>
 struct StoredResidual {
   static_assert(Q::bits == 8 || Q::bits == 16 || Q::bits == 32,
@@ -108,7 +108,7 @@ struct StoredResidual {
     }
   };
 
-  /// A device's view, of all messages at once.
+  /// A device's view of all messages at once.
   struct GridView : Residual::View {
     const Code* codes = nullptr;  // from arena index `begin` on
     const Scale* scales = nullptr;

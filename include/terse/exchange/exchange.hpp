@@ -21,25 +21,26 @@ class Exchange {
   static_assert(detail::check_feedback<C, F>() && check_topology<P>() && detail::check_stages<C, F, P>());
 
  public:
-  /// With `note` the dense part's squared norm travels in 8 bytes of each packet, see `mean_norm`. Packets of
-  /// exact topologies go in slices of about `slice_bytes` bytes, a few of which are under way at a time; 0: in one.
+  /// With `note`, 8 bytes of each packet carry the dense part's squared norm, see `mean_norm`. Packets of exact
+  /// topologies are sent in slices of about `slice_bytes` bytes, a few of which are in flight at a time; 0 means one
+  /// slice.
   Exchange(E executor, Channel& transport, const Layout& layout, const Range& range, const C& compressor,
            const F& feedback = {}, bool note = false, const P& topology = {}, index_t slice_bytes = 0)
       : rounds_(make_rounds(slice_bytes, executor, transport, compressor, feedback, layout, range, note,
                             topology)),
         compresses_(!C::lossless && transport.size() > 1) {}
-  // Rounds and tickets point into the exchange.
+  // Rounds and tickets contain pointers to the exchange.
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Begins a round without reading `message`. The round is under way until `finish`, or until another one begins.
+  /// Begins a round without reading `message`. The round is in flight until `finish`, or until another one begins.
   template <class M>
   void open(const StepContext& context, Mask<typename E::memory> mask, const M& message) {
     begin(context, mask, message);
     open_ = true;
   }
-  /// Declares the inputs of `message` in this segment final, see `open`; starts and advances slices without waiting. Once for each
-  /// segment, in any order. Hierarchies and mixing wait for `start`.
+  /// Declares the inputs of `message` in this segment final, see `open`. Starts and advances slices without waiting. Call it once
+  /// for each segment, in any order. Hierarchies and mixing wait for `start`.
   void allow(index_t segment) {
     if constexpr (requires { rounds_.allow(segment); }) {
       rounds_.allow(segment);
@@ -57,8 +58,8 @@ class Exchange {
     if (!std::exchange(open_, false)) begin(context, mask, message);
     rounds_.start(message);
   }
-  /// Settles a complete phase of the round under way and posts the next, without waiting. Returns true once `arrive` and
-  /// `finish` will not wait.
+  /// Settles a complete phase of the round in flight and posts the next, without waiting. Returns true once `arrive` and
+  /// `finish` won't have to wait.
   bool ready() {
     if (!arrived_) arrived_ = message_.advance(*this, false);
     return arrived_;
@@ -77,7 +78,7 @@ class Exchange {
     rounds_.consume(consumer);
   }
 
-  /// Returns f, a functor of a verb after `arrive`, gated so that it does nothing if a device has found an error in this round.
+  /// Returns f, a functor for a verb after `arrive`, which does nothing if a device has found an error in this round.
   template <class Functor>
   auto gated(const Functor& f) const {
     return rounds_.gated(f);
@@ -90,10 +91,10 @@ class Exchange {
     consume(consumer);
   }
 
-  /// Throws an error that a device has found since the round began, non_finite_error or wire_error; then the mean has
-  /// not been consumed. Waits for the device. On the host `arrive` has thrown the error. Throws peer_error if the
-  /// transport works in the stream's order and a peer is late. `context` is this step's context, which for a replayed round differs
-  /// from the one that it was started with.
+  /// Throws an error that a device has found since the round began, non_finite_error or wire_error. In this case the mean has not
+  /// been consumed. Waits for the device. On the host `arrive` has thrown the error. Throws peer_error if the transport works in
+  /// the stream's order and a peer is late. `context` is this step's context. In a replayed round it differs from the context with
+  /// which the round was started.
   void settle(const StepContext& context) { rounds_.settle(context.step); }
 
   /// Calls `start` and `finish`.
@@ -109,8 +110,8 @@ class Exchange {
 
   /// Returns the range of the compressed elements.
   const Range& compressed() const { return rounds_.compressed(); }
-  /// Returns the bytes that this rank sends in a round, headers included: exactly, or, for packets of variable size, at most. `told`
-  /// is true for messages that are told how they were decoded.
+  /// Returns the bytes that this rank sends in a round, including headers: exactly or, for packets of variable size, at most. `told`
+  /// is true for messages that are notified of their decoded values.
   index_t most_bytes(bool told = false) const { return rounds_.most_bytes(told); }
   /// Sets hyper-parameters of the compressor that changed between steps, equally on all ranks.
   void set_compressor(const C& compressor) { rounds_.set_compressor(compressor); }
@@ -139,7 +140,7 @@ class Exchange {
   bool advance(const M& message, bool block) {
     return rounds_.advance(message, block);
   }
-  /// Decodes packets that can be read only against this rank's message.
+  /// Decodes packets whose reader needs its own message.
   template <class M>
   void read([[maybe_unused]] const M& message) {
     if constexpr (requires { rounds_.read(message); }) rounds_.read(message);

@@ -14,19 +14,20 @@
 
 namespace terse {
 
-/// Nodes of `ranks_per_node` consecutive ranks, W = nodes * ranks_per_node. Ranks of a node take their mean in full
+/// Nodes of `ranks_per_node` consecutive ranks, W = nodes * ranks_per_node. The ranks of a node compute their mean in full
 /// precision, share by share. The rank that owns a share exchanges it, compressed, with the owners of that share on the other
 /// nodes. The result goes to all ranks of the node in full precision:
 ///
 ///     reduce-scatter within a node by Inner      exchange between nodes by Outer      all-gather within a node by Inner
 ///
-/// The mean over W ranks is the mean over nodes of each node's mean as compressed. Error feedback belongs to the share:
-/// n / ranks_per_node floats. Sends per rank, L ranks a node: between nodes as much as Outer for n / L elements among W / L
-/// ranks, and within a node 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves: ScatterGather, Ring, or
-/// Native; or Within<C>, which compresses within a node, too. Outer is any exact one. Full-precision packets take the same route.
+/// The mean over W ranks is the mean over nodes of each node's mean as compressed. Error feedback belongs to the share: n /
+/// ranks_per_node floats. Let a node have L ranks. Between nodes, a rank sends as much as Outer for n / L elements among W / L
+/// ranks; within a node it sends 2 (L - 1) / L of the n floats. Inner is a topology whose round has halves (ScatterGather, Ring
+/// or Native), or Within<C>, which also compresses within a node. Outer is any exact one. Full-precision packets use the same
+/// path.
 ///
-/// Works over one transport, which it splits, or over Nodes, which combines two: threads or NCCL within a node and MPI between. With
-/// Nodes, ranks_per_node = 0 takes the number from it. Constructors throw usage_error on all ranks if the nodes are not full.
+/// Works over one transport, which it splits, or over Nodes, which combines two: threads or NCCL within a node, MPI between nodes.
+/// With Nodes and ranks_per_node = 0, Nodes determines the number. Constructors throw usage_error on all ranks if nodes aren't full.
 ///
 ///     OneBitAdam<Hierarchical<Native, Ring>>{.topology = {.ranks_per_node = 8}}
 template <Topology Inner = ScatterGather, Topology Outer = ScatterGather>
@@ -72,7 +73,7 @@ namespace detail {
 template <class Inner, class Outer>
 inline constexpr bool has_own_rounds<Hierarchical<Inner, Outer>> = true;
 
-/// Returns the transport's number, or else `wanted`. Throws usage_error if they differ, or if nodes would not be full.
+/// Returns the transport's number if it has one, else `wanted`. Throws usage_error if they differ or nodes aren't full.
 inline int ranks_per_node(const Channel& channel, int wanted) {
   const int size = channel.size(), found = channel.ranks_per_node();
   if (found > 0) {
@@ -104,7 +105,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   using Code = typename Level::Code;
   using Node = RoundContext<Code, typename Level::Feedback, E>;
   using Half = typename Level::Way::template Round<Code, typename Level::Feedback, E>;
-  /// True if messages are compressed within nodes, too.
+  /// True if messages are also compressed within nodes.
   static constexpr bool compresses = !Code::lossless;
   static_assert(
       requires(Half & half, Node& node, const Message<SayShare, SayShare>& message) {
@@ -152,7 +153,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   void open(const StepContext& step, Mask<typename E::memory> mask) {
     if constexpr (compresses) {
       // Separate random streams for this level: the rounding of its packets must be independent of the rounding of the share. On the way
-      // to the owners each rank of the world has its own stream; on the way back ranks with the same number on all nodes share one.
+      // to the owners, each rank of the world has a separate stream. On the way back, ranks with the same number on all nodes share one.
       const std::uint64_t seed = mix_hash(step.seed, static_cast<std::uint64_t>(inside_.names.stride));
       inside_.open(step.step, seed, step.agreement, step.learning_rate, mask, step.now, step.checks_payload);
       inside_.first.local = {Draw::local(seed, inside_.names(local_), step.step, Purpose::quantization),
@@ -253,7 +254,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
  private:
   enum class Stage { reduce, between, tell, gather };
 
-  /// True for messages that are told how they were decoded. Messages of a lossless compressor are not.
+  /// True for messages that are notified of their decoded values. For a lossless compressor it is false.
   template <class M>
   static constexpr bool listens = !C::lossless && requires(const M& message) {
     message.compressed.sent(index_t{}, true, 0.0F);
@@ -294,8 +295,8 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
       return Message{SayShare{compressed()}, SayShare{dense()}};
   }
   auto into_share() { return by_kind(WriteArena{compressed()}, WriteArena{dense()}); }
-  /// Sends the mean over nodes, stored in place of the share, to all ranks of the node. Also after an error: all ranks must learn of
-  /// it, and no rank will read the mean.
+  /// Sends the mean over nodes, stored in place of the share, to all ranks of the node. This also happens after an error: all ranks
+  /// must learn of it, and no rank will read the mean.
   void spread_mean() {
     swap_envelopes();
     between_.consume(Message{WriteArena{compressed()}, WriteArena{dense()}});
@@ -322,10 +323,10 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
     else
       half_.consume(inside_, consumer);
   }
-  /// Swaps the envelopes: the node's round carries the step's flags to the exchange between nodes, and back.
+  /// Swaps the envelopes, so that the node's round carries the step's flags to the exchange between nodes, and back.
   void swap_envelopes() { std::swap(envelope_, between_.envelope()); }
 
-  int size_, node_, local_;  // number of ranks in a node; this rank's node, and its rank there
+  int size_, node_, local_;  // number of ranks in a node; this rank's node, and its number there
   Plan plan_;
   Layout layout_;
   Channel channel_;

@@ -73,7 +73,7 @@ struct SayNothing {
   TERSE_HD float operator()(const Piece&, index_t) const { return 0; }
 };
 
-/// A node's mean as its owner's message to the other nodes.
+/// A node's mean, which its owner sends to the other nodes.
 struct SayShare {
   const float* share;
   using StreamsOf = SayShare;

@@ -6,7 +6,7 @@
 #include "terse/exchange/spread_share.hpp"
 #include "terse/topology/within.hpp"
 
-// Properties that the inner topology of Hierarchical determines for its level.
+// Properties of Hierarchical's inner level, which the inner topology determines.
 
 namespace terse::detail {
 
@@ -34,7 +34,7 @@ struct InsideOf<Within<C, F, Back>> {
   }
 };
 
-/// The way back to a node's ranks if it isn't the second half of the same round.
+/// The way back to a node's ranks, if it isn't the second half of the same round.
 template <class Inner, class E>
 struct BackOf {
   template <class... Parts>

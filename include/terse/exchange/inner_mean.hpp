@@ -20,7 +20,7 @@ struct PutThere {
   index_t count;
   float* arena;
   F message;
-  index_t begin = 0;  // index of the message's element that would stand at arena[0]
+  index_t begin = 0;  // index of the message's element for arena[0]
 
   using StreamsOf = PutThere;
   TERSE_HD auto streams() requires NamesStreams<F> { return message.streams() + writes(arena, begin); }
@@ -77,7 +77,7 @@ struct WriteArena {
 TERSE_NUMERICS_END
 
 /// The exact mean of a separate arena within a round. It uses the round's envelope: its packets carry the round's flags
-/// and check its hyper-parameters, and their errors are errors of the round.
+/// and check its hyper-parameters, and its errors are errors of the round.
 template <class P, Executor E>
 class InnerMean {
  public:

@@ -37,7 +37,7 @@ struct AddDifference {
   }
 };
 
-/// KeepOwn and AddDifference for several packets, of which the first is this rank's own.
+/// KeepOwn and AddDifference for several packets; the first one is this rank's own.
 struct AddDifferences {
   float *own, *difference;
   index_t begin;
@@ -76,18 +76,18 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// Mixing with keyed compressors (Moniqua, Lattice): z_j can be decoded from a packet only by ranks whose own z is near, which
-/// serves as the key,
+/// Mixing with keyed compressors (Moniqua, Lattice). A packet's z_j can be decoded only by ranks whose own z, the key, is
+/// near:
 ///
 ///     y_j = z_j's packet decoded with key z_i        difference_i = sum_j W_ij (y_j - y_i)
 ///
-/// y_i, too, is decoded from the packet, as on all other ranks: a doubly stochastic W keeps the mean of the ranks. The difference
-/// is exactly 0 if all z are equal. Excluded segments travel in full precision.
+/// Like all other ranks, this rank decodes y_i from its packet, so a doubly stochastic W keeps the mean of the ranks. The
+/// difference is exactly 0 if all z are equal. Excluded segments are sent in full precision.
 ///
-/// Throws wire_error, with nothing consumed, if a packet does not decode with this rank's z: the distance of the two exceeds
-/// the compressor's bound. On a device `settle` throws it, as other errors. The message is evaluated
-/// once to be sent and once for each packet that is read, and must not change in between. Memory, in addition to the
-/// messages: two floats for each element. Grid executors need terse/device.hpp.
+/// Throws wire_error, with nothing consumed, if a packet can't be decoded with this rank's z, because the distance exceeds
+/// the compressor's bound. On a device `settle` throws it, like other errors. The message is evaluated once to be sent and
+/// once for each packet that is read, so it must not change in between. Memory, in addition to the messages: two floats for
+/// each element. Grid executors need terse/device.hpp.
 template <Compressor C, class F, graph::Graph G, int Vectors, Executor E>
 requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
   static_assert(Vectors == 1,
@@ -97,7 +97,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
                 "bound that does not depend on the message's size. Use NoErrorFeedback");
   static_assert(!TeamExecutor<E>, "terse: keyed compressors have no parallel form: take executor::host");
-  // The context of the elements that are not compressed, and of the whole packets.
+  // The context of the uncompressed elements, and of the whole packets.
   using Context = RoundContext<Dense, NoErrorFeedback, E>;
 
  public:
@@ -141,7 +141,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
     return true;
   }
   void arrived(bool throws) { envelope_.arrived(context_.executor, throws); }
-  /// Decodes all packets with this rank's own message as key.
+  /// Decodes all packets with this rank's own message as the key.
   template <class M>
   void read(const M& message) {
     const auto key = message.vector(Vector<0>{}).compressed;
@@ -192,7 +192,7 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
       packets.first = first;
       packets.count = std::min(all - first, most_packets);
       for (int p = 0; p < packets.count; ++p) {
-        const auto edge = static_cast<std::size_t>(first + p) - 1;  // the edges follow this rank's own packet
+        const auto edge = static_cast<std::size_t>(first + p) - 1;  // edges follow this rank's own packet
         const bool own = first + p == 0;
         packets.sections[p] = (own ? neighbors_.own() : neighbors_.from(edge)) + whole().section_at;
         packets.weights[p] = own ? 0.0F : static_cast<float>(edges()[edge].weight);

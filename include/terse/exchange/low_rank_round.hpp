@@ -26,7 +26,7 @@ struct KeepError {
   }
 };
 
-/// Replaces values that can't be sent by 0, here and so in the error.
+/// Replaces values that can't be sent by 0, here and so also in the error.
 struct Sanitize {
   float* arena;
   using StreamsOf = Sanitize;
@@ -38,7 +38,7 @@ struct Sanitize {
   }
 };
 
-/// Passes an element on, times sqrt(rows / columns) of its matrix.
+/// Passes an element on after multiplying it by sqrt(rows / columns) of its matrix.
 template <class F>
 struct ScaledByShape {
   const Factored* matrices;
@@ -126,7 +126,7 @@ class LowRankRound {
                    detail::Sanitize{own_right_.data()}, scratch_.all(), total_.all(), context.codec.bad());
     context.note(context.codec);
     right_mean_.start(context, own_right_.data());
-    // While the packets travel: the error against this rank's own reconstruction.
+    // While packets are in flight: computes the error against this rank's own reconstruction.
     if constexpr (decltype(context.feedback)::corrects)
       for_each_entry(context, own_right_.data(),
                      detail::KeepError<decltype(context.codec.feedback())>{context.codec.feedback()});
@@ -138,7 +138,7 @@ class LowRankRound {
     if (have_left_) {
       right_mean_.take(context, {right_.data(), lost_.data()});
       if (!context.dense_only) deliver(context, detail::delivery(context, consumer.compressed, 1));
-      // Does not change columns that an error has kept from being updated.
+      // Does not change columns whose update an error has prevented.
       prepare_columns<R>(context.executor, matrices_.all(), right_.data(), draw_);
     }
     for_each(context.executor, context.plan.whole.dense, NoMask{}, NoPackets{},
@@ -160,7 +160,7 @@ class LowRankRound {
     return left_mean_.most_bytes() + (factors_.matrices.empty() ? 0 : right_mean_.most_bytes());
   }
 
-  /// Visits the right factors, the start of the next round: column after column, each padded to 64 elements.
+  /// Visits the right factors, with which the next round starts, column after column, each padded to 64 elements.
   template <class Visit>
   void walk(Visit&& visit) {
     visit("low_rank_q", right_.all().part(0, factors_.right.size()), index_t{0});
@@ -170,7 +170,7 @@ class LowRankRound {
   /// The places of the factors and of the dense pieces.
   struct Factors {
     std::vector<detail::Factored> matrices;
-    std::vector<detail::Moved> moved;  // dense pieces, which travel with the left factors
+    std::vector<detail::Moved> moved;  // dense pieces, which are sent with the left factors
     Layout left, right;                // a segment for each column
     Range dense;                       // the dense pieces in `left`
     Range right_range;
@@ -211,7 +211,7 @@ class LowRankRound {
                                   "as hidden"
                             : "let it be compressed, or don't mark it as hidden"));
     }
-    /// Returns the columns of the right factors, each as a matrix by itself.
+    /// Returns the columns of the right factors, each as a separate matrix.
     std::vector<detail::Factored> columns() const {
       std::vector<detail::Factored> all;
       for (const Segment& column : right.segments())
@@ -234,9 +234,9 @@ class LowRankRound {
     return {right_.data() + matrix.right, matrix.shape.columns};
   }
 
-  /// Delivers the product of the mean factors, or, as a direction, of the left factor and the right one with columns normalized to
-  /// length 1. The normalized factor is a copy, in the place of the last round's own factor: the mean right factor is the start of the
-  /// next round and must not change if this one fails.
+  /// Delivers the product of the mean factors. As a direction, delivers the product of the left factor and the right one with columns
+  /// normalized to length 1. The normalized factor is a copy, in the place of the last round's own factor. The mean right factor
+  /// starts the next round and must not change if this round fails.
   template <class Context, class F>
   void deliver(Context& context, const F& f) {
     if constexpr (Direction) {

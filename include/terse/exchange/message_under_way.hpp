@@ -7,8 +7,7 @@
 
 namespace terse::detail {
 
-/// The message of an exchange's round, of any type, kept while the round is under way. No memory is
-/// allocated.
+/// The message of an exchange's round, of any type, kept while the round is in flight. No memory is allocated.
 template <class Owner>
 class MessageUnderWay {
  public:

@@ -22,7 +22,7 @@ struct StepContext {
   std::uint64_t step = 0;  ///< counts from 1
   std::uint64_t seed = 0;  ///< seed of the run
   std::uint64_t agreement =
-      0;  ///< hash of the hyper-parameters in force; packets of other values are refused
+      0;  ///< hash of the current hyper-parameters; packets with other values are refused
   NonFinite on_non_finite = NonFinite::throw_;  ///< handling of a gradient that is not finite
   float learning_rate = 0;                      ///< learning rate, for error feedbacks that follow it
   const StepScalars* now = nullptr;             ///< this step's scalars, in the executor's memory
@@ -39,8 +39,8 @@ struct StepContext {
 
 namespace detail {
 
-/// The topology of full-precision packets for T: ForDense if T names it, BySize for topologies that mix with
-/// neighbours and for ScatterGather, else T itself.
+/// The topology of full-precision packets for T. It is ForDense if T names it, BySize for ScatterGather and for
+/// topologies that mix with neighbours, and otherwise T.
 template <class T>
 struct DenseTopology {
   using type = std::conditional_t<T::exact, T, BySize<>>;
@@ -65,11 +65,11 @@ struct EarlyTopology<T> {
   using type = typename T::Early;
 };
 
-/// The topology of full-precision packets for T: ForDense if T names it, T itself if it is exact, or BySize.
+/// The topology of full-precision packets for T: ForDense if T names it, otherwise T if it is exact, or BySize.
 template <class T>
 using DenseTopologyOf = typename DenseTopology<T>::type;
 
-/// The topology of full-precision packets for T, for messages that change while their round is under way.
+/// The topology of full-precision packets for T, for messages that change while their round is in flight.
 template <class T>
 using EarlyDenseTopologyOf = typename EarlyTopology<DenseTopologyOf<T>>::type;
 
@@ -98,11 +98,11 @@ DenseTopologyOf<T> dense_topology(const T& topology) {
 ///     compressed(), feedback(), set_compressor(compressor)
 ///     fed_back()                    optional: the range that the error feedback's state covers, from the first element to the last
 ///
-/// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has its own round. A slice
-/// starts when all its inputs are final, the slices before it have started, and a lane is free. There are four lanes, each a channel and
-/// the memory for packets under way. So slice k follows slice k - 4 on the same channel, on all ranks, and
-/// the messages that a rank posts there don't depend on when its gradients became ready. Slices share the error feedback's state;
-/// each has the second errors of its chunks' owners.
+/// Packets of exact topologies are cut into slices, the last elements first, unless the compressor has its own round. A slice starts
+/// when all its inputs are final, previous slices have started, and a lane is free. There are four lanes, each with a channel and the
+/// memory for packets in flight. So on all ranks slice k follows slice k - 4 on the same channel. The order of a rank's messages there
+/// doesn't depend on the order in which its gradients became ready. Slices share the error feedback's state; each has the second
+/// errors of its chunks' owners.
 template <class C, class F, class P, class E>
 class Rounds {
   using Context = RoundContext<C, F, E>;
@@ -119,7 +119,7 @@ class Rounds {
         : context((context_.work = work, std::move(context_))), round(make_round<Round>(context, topology)) {}
     Context context;
     Round round;
-    std::size_t pieces = 0;  // pieces of the slice that aren't final
+    std::size_t pieces = 0;  // pieces of the slice that aren't final yet
     bool here = false;
   };
 
@@ -243,13 +243,13 @@ class Rounds {
   void start_slices(const M& message) {
     while (started_ < slices_.size() && slices_[started_]->pieces == 0 &&
            (started_ < lanes_ || slices_[started_ - lanes_]->here)) {
-      // Advances the slices under way while the next one is encoded.
+      // Advances the slices in flight while the next one is encoded.
       move_slices(message, false);
       Slice& slice = *slices_[started_++];
       slice.round.start(slice.context, message);
     }
   }
-  /// Advances the slices under way; with `block` it waits for one of them.
+  /// Advances the slices in flight; with `block` it waits for one of them.
   template <class M>
   void move_slices(const M& message, bool block) {
     for (std::size_t k = arrived_; k < started_; ++k) {
@@ -269,9 +269,9 @@ class Rounds {
   FeedbackState* feedback_;
   Envelope<E> envelope_;
   std::vector<Channel> channels_;                            // by lane, as are the buffers
-  std::vector<buffer<std::byte, typename E::memory>> work_;  // for packets under way
-  std::vector<std::unique_ptr<Slice>> slices_;               // in the order in which they start
-  std::size_t started_ = 0, arrived_ = 0;                    // numbers of slices that have, in order
+  std::vector<buffer<std::byte, typename E::memory>> work_;  // for packets in flight
+  std::vector<std::unique_ptr<Slice>> slices_;               // in starting order
+  std::size_t started_ = 0, arrived_ = 0;  // numbers of the slices that have started, in order
 };
 
 }  // namespace detail

@@ -17,7 +17,7 @@
 
 namespace terse::detail {
 
-/// True if a compressor delivers a direction to step in, not a mean.
+/// True if a compressor delivers the direction of a step, not a mean.
 template <class C>
 inline constexpr bool gives_directions = false;
 template <int R>
@@ -39,9 +39,9 @@ struct RoundOf<Select<Branches...>, F, P, E> {
   using type = typename P::template Round<Dense, NoErrorFeedback, E>;
 };
 
-/// A round for each branch of Select, and one for full-precision segments, on separate channels. Each
-/// has its own envelope, since a compressor's round may lend its envelope to an inner round. When all packets are here, each takes
-/// over the errors of the others, so that nothing of a step is consumed after an error in any of them.
+/// A round for each branch of Select, and one for full-precision segments, on separate channels. Each has its own envelope, since
+/// a compressor's round may lend its envelope to an inner round. When all packets are here, each adopts the errors of the others,
+/// so that after an error in one of them nothing of a step is consumed.
 template <class... Branches, class F, class P, class E>
 requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   static_assert(P::exact,
@@ -71,7 +71,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
                 "hear: give it to the "
                 "optimizer, as the ErrorFeedback of all branches");
 
-  /// True if hidden matrices must go by directions: their means have another magnitude.
+  /// True if hidden matrices must use directions, whose magnitude differs from that of means.
   static constexpr bool directs = (gives_directions<typename Branches::compressor_type> || ...);
   static constexpr std::array<bool, C::size + 1> is_directed{
       gives_directions<typename Branches::compressor_type>...};
@@ -86,7 +86,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   }
 
   using Full = Rounds<Dense, NoErrorFeedback, DenseTopologyOf<P>, E>;
-  /// A round that exists only if a segment takes its branch.
+  /// A round that exists only if a segment belongs to its branch.
   template <class R>
   using Maybe = std::unique_ptr<R>;
   struct Nothing {};
@@ -150,7 +150,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     absorbed_ = false;
   }
   void allow(index_t segment) {
-    // In a stream's order all ranks must post in the same order on all branches' channels: in `start`.
+    // In a stream's order, all ranks must post in the same order on all branches' channels: in `start`.
     if (!in_stream_order_) for_each([&](auto& round) { round.allow(segment); });
   }
   template <class M>
@@ -190,7 +190,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
   }
   void settle(std::uint64_t step) {
     await();
-    // Consuming the means may find damage, too.
+    // Consuming the means may also find damage.
     for_each([&](auto& round) {
       if (&round.envelope() != &envelope()) envelope().absorb(executor_, round.envelope());
     });
@@ -202,7 +202,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     const_cast<Rounds*>(this)->for_each([&](auto& round) { bytes += round.most_bytes(told); });
     return bytes;
   }
-  /// Returns the envelope of one of the rounds, which an outer round may lend while no packets travel.
+  /// Returns the envelope of one of the rounds, which an outer round may lend while no packets are in flight.
   Envelope<E>& envelope() {
     Envelope<E>* first = nullptr;
     for_each([&](auto& round) {

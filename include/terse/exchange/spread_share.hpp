@@ -9,7 +9,7 @@
 
 namespace terse::detail {
 
-/// The second half of a round by itself: each rank's chunk, compressed by C without error feedback, to all ranks.
+/// Only the second half of a round: each rank's chunk, compressed by C without error feedback, is sent to all ranks.
 template <Compressor C, Executor E>
 class SpreadShare {
  public:
@@ -29,7 +29,7 @@ class SpreadShare {
   template <class M>
   void spread(const M& message) {
     const Portion& mine = own(context_.plan, context_.channel);
-    // The size of variable packets is counted on the host.
+    // The size of variable packets is known only on the host.
     if constexpr (Traits<C>::variable) await_messages(context_.channel);
     context_.codec.measure(mine, context_.mask, EmptyInbox{}, message);
     std::byte* const packet = spread_.packet(context_.rank);

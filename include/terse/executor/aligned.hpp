@@ -9,7 +9,7 @@
 
 #include "terse/core/config.hpp"
 
-// Loads and stores of one instruction for kernels, which a device has if the address is a multiple of the size.
+// Loads and stores for kernels by one instruction, which a device has if the address is a multiple of the size.
 
 namespace terse::detail {
 

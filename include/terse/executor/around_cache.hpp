@@ -9,8 +9,8 @@
 #include "terse/executor/sinks.hpp"
 #include "terse/executor/streams.hpp"
 
-// Stores around the cache. Memory that a verb only writes is fetched before it is overwritten, which is a third of such
-// a pass's bytes, unless whole cache lines are stored by non-temporal instructions.
+// Stores around the cache. Memory that a verb only writes is fetched before it is overwritten, unless whole cache lines
+// are stored by non-temporal instructions. The fetch is a third of such a pass's bytes.
 
 namespace terse::detail {
 
@@ -18,11 +18,11 @@ TERSE_NUMERICS_BEGIN
 
 inline namespace TERSE_INSTRUCTIONS {
 
-/// The least length of a range that is stored around the cache: shorter ranges are often still cached when they are
-/// read again.
+/// The minimum length of a range that is stored around the cache. Shorter ranges are often still cached when they
+/// are read again.
 inline constexpr index_t around_cache_from = index_t{1} << 21;
 
-/// True if the instruction set has non-temporal stores of 32 bytes or more. SSE2 has stores of 16 bytes, which are
+/// True if the instruction set has non-temporal stores of at least 32 bytes. SSE2 has stores of 16 bytes, which are
 /// slower than plain ones.
 #ifdef __AVX2__
 inline constexpr bool stores_around_cache = true;
@@ -97,7 +97,7 @@ struct BlockOf<Streams<First, Rest...>> {
   }
 };
 
-/// A functor with a write-only stream and nothing to do before or after a block.
+/// A functor with a write-only stream and without work before or after a block.
 template <class F>
 concept OnlyWrites = NamesStreams<F> && !EntersBlocks<F> && !LeavesBlocks<F> && requires(F & f) {
   requires BlockOf<decltype(f.streams())>::written;

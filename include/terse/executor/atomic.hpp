@@ -6,11 +6,10 @@
 
 #include "terse/core/config.hpp"
 
-// Operations of many threads of a kernel on the same place: on integers, so that their order doesn't show in the
-// result. Elsewhere threads take turns, or there is only one, except for flags and minima, which the threads of a team
-// share.
-// CUDA's functions serve instead of cuda::atomic_ref, since host programs include these headers, too, and would need
-// CCCL; the compiler's serve instead of std::atomic_ref, which libc++ lacks.
+// Operations of many threads of a kernel on the same place. They are on integers, so that their order has no effect on
+// the result. Elsewhere threads take turns, or there is only one. Exceptions are flags and minima, which the threads
+// of a team share. CUDA's functions are used instead of cuda::atomic_ref, since host programs also include these
+// headers and would need CCCL. The compiler's are used instead of std::atomic_ref, which libc++ lacks.
 
 namespace terse::detail {
 
@@ -56,7 +55,7 @@ TERSE_HD inline bool is_last(std::uint32_t* count, std::uint32_t all) {
   return last;
 }
 
-/// Sets a flag to 1. If many threads set it, all but the first few only read it.
+/// Sets a flag to 1. If many threads set it, all except the first few only read it.
 TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
 #ifdef __CUDA_ARCH__
   if (*const_cast<const volatile std::uint32_t*>(flag) == 0) atomicOr(flag, 1U);

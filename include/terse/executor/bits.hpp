@@ -54,7 +54,7 @@ inline void spread_bits(std::uint64_t word, std::uint8_t* bytes) {
 /// Narrows words to bytes, into which their values fit.
 inline void narrow(const std::uint32_t* words, std::uint8_t* to) {
 #if defined(__AVX512BW__)
-  // With a mask of all lanes: g++ 12 warns about undefined values inside the form without a mask.
+  // Uses a mask of all lanes, since g++ 12 warns about undefined values inside the form without a mask.
   for (int begin = 0; begin < lanes; begin += 16)
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + begin),
                      _mm512_maskz_cvtepi32_epi8(0xFFFF, _mm512_loadu_si512(words + begin)));
@@ -99,7 +99,7 @@ inline void narrow(const std::uint32_t* words, std::uint16_t* to) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + begin), _mm256_permute4x64_epi64(all, 0xD8));
   }
 #elif defined(__SSE2__)
-  // SSE2 narrows words of 32 bits as signed ones only, so the lower 16 bits are sign-extended first.
+  // SSE2 narrows words of 32 bits only as signed ones, so the lower 16 bits are sign-extended first.
   const auto load = [&](int begin) {
     const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words + begin));
     return _mm_srai_epi32(_mm_slli_epi32(four, 16), 16);
@@ -141,7 +141,7 @@ inline std::uint64_t gather_bits(const std::uint8_t* bytes, int bit) {
 template <int Bits>
 inline void pack_planes(const std::uint32_t* words, std::byte* planes) {
 #if defined(__AVX512BW__)
-  // No intermediate bytes: a load of 64 bytes would wait for the four stores that wrote them.
+  // Uses no intermediate bytes: a load of 64 bytes would wait for the four stores that wrote them.
   for (int bit = 0; bit < Bits; ++bit) {
     const __m512i wanted = _mm512_set1_epi32(1 << bit);
     std::uint64_t plane = 0;

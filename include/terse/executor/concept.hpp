@@ -15,8 +15,8 @@
 namespace terse {
 
 /// A place where functors run: a small copyable value with a static memory space, on which the verbs `for_each`,
-/// `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded. All that they write, flags included,
-/// lies in that space. Executors that work asynchronously have `synchronize()`.
+/// `reduce`, `store`, `pack`, `reduce_pack`, `copy` and `fill` are overloaded. All memory that they write, flags
+/// included, is in that space. Executors that work asynchronously have `synchronize()`.
 template <class E>
 concept Executor = std::copyable<E> && requires {
   typename E::memory;
@@ -51,7 +51,7 @@ concept TeamExecutor = Executor<E> && requires {
   requires E::team_of_threads;
 };
 
-/// Calls `follow` or `lead` of an executor that has them; the work of others is in the program's order.
+/// Calls `follow` or `lead` of executors that have them; the work of other executors is in the program's order.
 template <Executor E>
 void follow([[maybe_unused]] const E& executor) {
   if constexpr (OverlappedExecutor<E>) executor.follow();
@@ -63,8 +63,8 @@ void lead([[maybe_unused]] const E& executor) {
 
 }  // namespace detail
 
-// Declarations that make the names of verbs with template arguments known as templates; argument-dependent lookup finds
-// the executor's own.
+// Declarations that make verbs with template arguments known as templates; argument-dependent lookup finds the
+// executor's own.
 template <class Statistic>
 void reduce() = delete;
 template <class Statistic>
@@ -74,8 +74,8 @@ void pack() = delete;
 template <class Statistic, int Bits, bool Stochastic>
 void reduce_pack() = delete;
 
-/// The division of a range into units, each with its own scale: `size` elements from the start of each piece (0: the
-/// whole piece), or one unit for the whole range.
+/// The division of a range into units, each with a separate scale. A unit has `size` elements from the start of each
+/// piece (0: the whole piece), or is the whole range.
 struct Units {
   index_t size = 0;    ///< elements; 0: the whole piece
   bool whole = false;  ///< true: the range is one unit
@@ -92,7 +92,7 @@ struct Units {
   }
 };
 
-/// The elements that take part: bit i % 64 of word i / 64 stands for arena index i. Without words all take part. Verbs
+/// The elements that take part: bit i % 64 of word i / 64 belongs to arena index i. Without words all take part. Verbs
 /// pass the bit to functors as `keep`; masked elements don't enter a statistic or its count.
 template <class Space>
 struct Mask {
@@ -104,7 +104,7 @@ struct Mask {
   }
 };
 
-/// A mask in which all elements take part. Host verbs know it at compile time and have no code for masked blocks.
+/// A mask in which all elements take part. Host verbs know this at compile time and have no code for masked blocks.
 struct NoMask {
   template <class Space>
   operator Mask<Space>() const {  // NOLINT: implicit
@@ -113,11 +113,11 @@ struct NoMask {
   static std::uint64_t word(index_t) { return ~std::uint64_t{0}; }
 };
 
-/// No incoming packets: functors are called without a sum.
+/// The absence of incoming packets: functors are called without a sum.
 struct NoPackets {};
 
-/// The packets from peers, over the range that the verb runs on. Functors receive, per element, the sum over the
-/// packets, in the order given, of weight * Code::value(code, scale).
+/// The packets from peers, over the range that the verb runs on. For each element, functors receive the sum over the
+/// packets, in the given order, of weight * Code::value(code, scale).
 template <class Code>
 struct Packets {
   struct Source {
@@ -129,8 +129,8 @@ struct Packets {
   const Source* sources = nullptr;  ///< one for each packet
   int count = 0;                    ///< number of sources
   Units units;
-  /// A place in the executor's memory, or nullptr. With a place, a sum that is not finite because of a source's value
-  /// counts as 0, and the place gets the least origin of such sources. It holds `no_damage` before.
+  /// A place in the executor's memory, or nullptr. If there is a place, a sum that is not finite because of a
+  /// source's value counts as 0, and the place gets the smallest origin of such sources. It holds `no_damage` before.
   std::uint64_t* damage = nullptr;
 };
 
@@ -141,8 +141,8 @@ inline constexpr std::uint64_t no_damage = ~std::uint64_t{0};
 
 }  // namespace detail
 
-/// A rank's own packet of fp32 values, source 0, and those of its neighbours. Functors receive, per element, the own
-/// value and the sum over the neighbours, in the order given, of weight * (value - own). It is exactly 0 where all
+/// A rank's own packet of fp32 values, source 0, and those of its neighbours. For each element, functors receive the
+/// own value and the sum over the neighbours, in the given order, of weight * (value - own). It is exactly 0 if all
 /// agree, and exactly opposite on both sides of a pair with equal weights. Source 0's weight is ignored.
 template <class Code>
 struct Differences {
@@ -195,8 +195,8 @@ concept LeavesBlocks = requires(F& f, index_t first, int count) {
 
 }  // namespace detail
 
-/// Calls `enter(piece)` where a functor has it. Verbs call it on their copy before they run elements of that piece: the
-/// place to read scalars that hold for the whole piece.
+/// Calls a functor's `enter(piece)`, if it has one. Verbs call it on their copy before they run elements of that piece.
+/// There a functor reads scalars that apply to the whole piece.
 template <class F>
 TERSE_HD constexpr void enter(F& f, const Piece& piece) {
   if constexpr (detail::EntersPieces<F>) f.enter(piece);
@@ -231,8 +231,8 @@ struct WithoutMask {
   TERSE_HD void operator()(const Piece& piece, index_t i, bool) { f(piece, i); }
 };
 
-/// Calls `enter_block(first)` where a functor has it. Host verbs call it, and `leave_block(first, count)`, around every
-/// 64 lanes from arena index `first`.
+/// Calls a functor's `enter_block(first)`, if it has one. Host verbs call it, and `leave_block(first, count)`, around
+/// every 64 lanes from arena index `first`.
 template <class F>
 TERSE_HD constexpr void enter_block(F& f, index_t first) {
   if constexpr (EntersBlocks<F>) f.enter_block(first);
@@ -247,7 +247,7 @@ TERSE_HD constexpr void leave_block(F& f, index_t first, int count) {
 /// The result of a reduction's functor.
 struct Sample {
   float value = 0;  ///< value to reduce
-  float bad = 0;    ///< 1 where the input was not finite
+  float bad = 0;    ///< 1 if the input was not finite
 };
 
 /// Returns |x|; vectorizable and usable in constant expressions.
@@ -255,8 +255,8 @@ TERSE_HD constexpr float magnitude(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU);
 }
 
-/// Returns keep ? x : otherwise, for functors with a mask. It works on bits: g++ would turn the plain form back into a
-/// branch, since x may trap, and not vectorize the loop around it.
+/// Returns keep ? x : otherwise, for functors with a mask. It works on bits. g++ would turn the plain form back into a
+/// branch, since x may trap, and would not vectorize the loop around it.
 TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
   const std::uint32_t all = 0U - static_cast<std::uint32_t>(keep);
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) & all) |
@@ -266,12 +266,12 @@ TERSE_HD constexpr float keep_if(bool keep, float x, float otherwise = 0) {
 /// Returns keep ? x : otherwise, for the arithmetic of oracles, which need not be fast.
 TERSE_HD constexpr double keep_if(bool keep, double x, double otherwise = 0) { return keep ? x : otherwise; }
 
-/// The largest magnitude that counts as finite. Squares of larger ones, which every variance and norm takes, leave
-/// fp32's range.
+/// The largest magnitude that counts as finite. Squares of larger magnitudes, which occur in every variance and
+/// norm, leave fp32's range.
 inline constexpr float largest_finite = 0x1p63F;
 
-/// Checks whether |x| is at most largest_finite, by one comparison, which NaN fails; two would become branches under
-/// clang.
+/// Checks whether |x| is at most largest_finite by one comparison, which fails for NaN; clang would make branches of
+/// two.
 TERSE_HD constexpr bool is_finite(float x) { return magnitude(x) <= largest_finite; }
 
 /// Checks whether |x| is at most largest_finite; false for NaN.
@@ -287,7 +287,7 @@ TERSE_HD constexpr float largest_sum(int count) { return largest_finite * static
 
 }  // namespace detail
 
-/// Returns x, or 0 and a mark where x is not finite.
+/// Returns x, or, if x is not finite, 0 with a mark.
 TERSE_HD constexpr Sample sanitized(float x) {
   return {keep_if(is_finite(x), x), keep_if(!is_finite(x), 1.0F)};
 }

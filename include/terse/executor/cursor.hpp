@@ -17,14 +17,14 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Hides an array of lanes from the optimizer. clang would otherwise forward lane 0 from the loop that wrote it into
-/// the loop that reads it, peel that lane off and give up on vectorizing the rest.
+/// Hides an array of lanes from the optimizer. Otherwise clang forwards lane 0 from the loop that wrote it to the
+/// loop that reads it, peels that lane off and does not vectorize the others.
 template <class Array>
 inline void opaque(Array& array) {
   asm("" : "+m"(array));  // NOLINT: no instruction
 }
 
-/// A position in the packets that moves in step with the verb: pieces in order, units in order within them.
+/// A position in the packets that moves with the verb: pieces in order, and units in order within them.
 template <class Incoming>
 struct Cursor;
 
@@ -32,7 +32,7 @@ template <>
 struct Cursor<NoPackets> {
   static constexpr int streams = 0;
   explicit Cursor(NoPackets) {}
-  /// Returns the units by which a verb without its own units walks; whole pieces by default.
+  /// Returns the units by which a verb without units of its own walks; by default whole pieces.
   static Units units() { return {}; }
   void next_piece(index_t) {}
   void next_units(index_t) {}
@@ -43,7 +43,7 @@ struct Cursor<Packets<Code>> {
   static constexpr int streams = 1;
   explicit Cursor(Packets<Code> given) : packets(given) {}
   Units units() const { return {packets.units.whole ? 0 : packets.units.size, false}; }
-  /// Moves past the piece of `count` elements that is done.
+  /// Moves past the finished piece of `count` elements.
   void next_piece(index_t count) { offset += code_bytes<Code::bits>(count); }
   void next_units(index_t count) { unit += packets.units.whole ? 0 : count; }
 
@@ -59,8 +59,8 @@ struct Cursor<Packets<Code>> {
     add_all(begin, lanes, sum);
     return sum;
   }
-  /// Checks whether `count` elements from `begin` on, whole blocks, are finite in all packets. If not, each block must
-  /// be judged.
+  /// Checks whether `count` elements from `begin` on, whole blocks, are finite in all packets. If they are not, each
+  /// block must be checked.
   bool is_sound(index_t begin, index_t count) const {
     bool sound = true;
     for (int k = 0; k < packets.count; ++k)
@@ -92,7 +92,7 @@ struct Cursor<Packets<Code>> {
         alignas(64) std::uint8_t code[lanes];
         unpack_planes(source.codes + offset + begin / 8 * Code::bits, code);
         opaque(code);
-        // All 64 lanes, for any count: the piece's last block is padded on the wire.
+        // Computes all 64 lanes for any count, since the piece's last block is padded on the wire.
         add(k, sum, lanes, source.weight, scale, code);
       } else {
         const Element* code = reinterpret_cast<const Element*>(source.codes + offset) + begin;

@@ -17,8 +17,8 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The number of elements that are checked together: in a separate function, so that the loop over blocks calls
-/// nothing, and few enough to be in cache when they are read.
+/// The number of elements that are checked together. The check is in a separate function, so that the loop over
+/// blocks calls nothing. The number is so small that the elements are still in cache when they are read.
 inline constexpr index_t looked_at_together = 4 * lanes;
 
 /// Checks whether all of `count` values, a multiple of 64, are finite. First it tests whether all are below 2 in
@@ -35,8 +35,8 @@ TERSE_NO_INLINE inline bool all_finite(const float* values, index_t count) {
   for (index_t i = 0; i < count; ++i) beyond |= static_cast<std::uint32_t>(!is_finite(values[i]));
   return beyond == 0;
 }
-/// Sets a sum that is not finite to 0 if the value of a source, value(k, l), isn't finite, and notes that source, see
-/// Packets::damage.
+/// Sets a sum that is not finite to 0 if the value of a source, value(k, l), isn't finite, and records that source,
+/// see Packets::damage.
 template <class Code, class Value>
 TERSE_COLD void judge(const Packets<Code>& packets, float* sums, int count, Value value) {
   for (int l = 0; l < count; ++l) {

@@ -15,7 +15,8 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A matrix and its factors: their beginnings in the arena, among all left factors and among all right factors.
+/// A matrix and its factors: the places where they begin in the arena, among all left factors and among all right
+/// factors.
 struct Factored {
   index_t offset = 0;
   MatrixShape shape;
@@ -46,8 +47,8 @@ TERSE_HD inline float power_to(std::uint32_t largest, int exponent) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(power + 127) << 23);
 }
 
-/// The least part of a vector's length that must remain, after the vectors before it are subtracted, for it to count as
-/// independent of them: a few roundings.
+/// The smallest part of a vector's length that must remain, after the previous vectors are subtracted, for it to count
+/// as independent of them: a few roundings.
 inline constexpr float least_remainder = 0x1p-20F;
 
 /// Returns an exponent so small that a row times a column of `count` elements can't leave the row's range.
@@ -63,7 +64,7 @@ TERSE_HD inline float drawn(const Draw& draw, index_t place) {
 }
 
 /// Multiplies a vector by the power of two that brings its largest magnitude into [2^exponent, 2^(exponent + 1)); exact
-/// except for elements that become denormal. Returns whether any element is not 0.
+/// except for elements that become denormal. Returns true if an element is not 0.
 inline bool scale_to(float* x, index_t count, int exponent) {
   std::uint32_t largest = 0;
   for (index_t i = 0; i < count; ++i)
@@ -134,7 +135,7 @@ struct Product {
     index_t row = (i - begin) / right.count, column = (i - begin) % right.count;
     for (index_t l = 0; l < stop; ++row, column = 0) {
       const index_t run = std::min(stop - l, right.count - column);
-      // Values read past a factor's end belong to no element; they are overwritten or not read again.
+      // Values read after a factor's end belong to no element; they are overwritten or not read again.
       for (index_t k = 0; k < run; k += Strip::width) {
         Strip total = Strip::of(0);
         TERSE_UNROLL
@@ -154,8 +155,9 @@ struct Product {
 
 }  // namespace detail
 
-/// Orthonormalizes each matrix's left factor by modified Gram-Schmidt, from the first column to the last, each twice,
-/// so that nearly dependent columns also come out orthogonal. A dependent or zero column becomes 0, and its lost[] 1.
+/// Orthonormalizes each matrix's left factor by modified Gram-Schmidt, from the first column to the last. Each column
+/// is treated twice, so that nearly dependent columns also become orthogonal. A dependent or zero column becomes 0,
+/// and its lost[] 1.
 template <int R>
 void orthonormalize(executor::host, in<executor::host, detail::Factored> matrices, float* left,
                     std::uint8_t* lost) {
@@ -165,9 +167,9 @@ void orthonormalize(executor::host, in<executor::host, detail::Factored> matrice
   }
 }
 
-/// Prepares each column of the right factors for the next product. Scales it, since its length does not matter, so that
-/// a row times the column can't leave the row's range. A zero column would stay 0, so it is drawn, uniform in [-1, 1)
-/// by its place, the same on all ranks.
+/// Prepares each column of the right factors for the next product. Scales it so that the row times the column can't
+/// leave the row's range; the column's length does not matter. A zero column would stay 0, so it is drawn, uniform in
+/// [-1, 1) by its place, equal on all ranks.
 template <int R>
 void prepare_columns(executor::host, in<executor::host, detail::Factored> matrices, float* right,
                      const Draw& draw) {

@@ -51,8 +51,8 @@ constexpr index_t reduction_blocks(index_t elements) {
   return (elements + reduction_block - 1) / reduction_block;
 }
 
-/// Reduces the elements [first, last), from the beginning of a block on, of a unit that begins with element `begin` of
-/// its piece. Component c of block b goes to results[c * blocks + b].
+/// Reduces the elements [first, last) of a unit that begins with element `begin` of its piece; `first` must begin a
+/// block. Component c of block b goes to results[c * blocks + b].
 template <class Statistic, class Masked, class Incoming, class F, class Also>
 inline void reduce_blocks(const Piece& piece, index_t begin, index_t first, index_t last, Masked mask,
                           const Cursor<Incoming>& incoming, const F& f, float* results, index_t blocks,
@@ -169,9 +169,9 @@ void for_each(executor::host, const Range& range, Masked mask, Incoming incoming
 }
 
 /// Computes scales[u] = Statistic::finish(over the samples that f(piece, i, keep[, sum]) returns in unit u). `*bad`
-/// becomes 1 if a sample is bad or a total overflowed (that unit gets the scale of an empty one). Reductions have one
-/// shape everywhere: blocks of 4096 elements from the start of the unit, 64 strided lanes in a block, lanes and then
-/// blocks joined by halves, pieces of a whole-range unit in order. `scratch` holds
+/// becomes 1 if a sample is bad or a total overflowed. In the latter case the unit gets the scale of an empty one.
+/// Reductions have one shape everywhere. Blocks have 4096 elements, from the start of the unit, and 64 strided lanes.
+/// Lanes, then blocks, are joined by halves; pieces of a whole-range unit are joined in order. `scratch` has
 /// reduction_scratch<Statistic>(executor, range, units) floats. Incoming packets have the same units or, if dense,
 /// none. `also` receives the samples.
 template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
@@ -199,7 +199,7 @@ void reduce(executor::host, const Range& range, Units units, Masked mask, Incomi
 }
 
 /// Packs codes of f(piece, i, keep, scale of the unit, random) into `wire`, in the layout of `code_bytes`. Bits after a
-/// piece's last element are 0. `random` is 16 bits of `draw` for arena index i, 0 unless Stochastic.
+/// piece's last element are 0. `random` has 16 bits of `draw` for arena index i, or is 0 unless Stochastic.
 template <int Bits, bool Stochastic, class Scale, class F>
 void pack(executor::host, const Range& range, Units units, HostMask mask, F f,
           in<executor::host, Scale> scales, std::byte* wire, Draw draw) {
@@ -242,7 +242,7 @@ void for_each(executor::host ex, const Range& range, F f) {
   for_each(ex, range, NoMask{}, NoPackets{}, detail::WithoutMask<F>{f});
 }
 
-/// Copies from.size() elements; the two don't overlap.
+/// Copies from.size() elements; both ranges must not overlap.
 template <class T>
 void copy(executor::host, in<executor::host, T> from, out<executor::host, T> to) {
   if (from.size() > 0) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.size()) * sizeof(T));

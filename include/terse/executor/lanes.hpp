@@ -20,14 +20,14 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Has `sink` call f(piece, i, keep[, sum]) for each lane of an incomplete block.
+/// Calls f(piece, i, keep[, sum]) by `sink` for each lane of an incomplete block.
 template <class Own, class F, class Sink, class... Sum>
 TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, NoMask, F& f, Sink& sink,
                            const Sum*... sum) {
   TERSE_LAST_LANES
   for (int l = 0; l < count; ++l) sink(own, l, f, piece, first + l, true, sum[l]...);
 }
-/// Has `sink` call f(piece, i, keep[, sum]) for each lane of a block with masked or missing elements.
+/// Calls f(piece, i, keep[, sum]) by `sink` for each lane of a block with masked or missing elements.
 template <class Own, class F, class Sink, class... Sum>
 TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count, HostMask mask, F& f,
                            Sink& sink, const Sum*... sum) {
@@ -43,7 +43,7 @@ TERSE_INLINE void run_part(Own own, const Piece& piece, index_t first, int count
   }
 }
 
-/// A cursor whose packets may hold values that are not finite, see Packets::damage.
+/// A cursor whose packets may have values that are not finite, see Packets::damage.
 template <class C>
 concept LooksForDamage = requires(const C& cursor) {
   cursor.is_sound(index_t{}, index_t{});
@@ -65,7 +65,8 @@ TERSE_INLINE void load_and_run(const Cursor<Incoming>& incoming, index_t first, 
   }
 }
 
-/// Returns the end of the elements from `begin` on that need not be judged: `end`, unless damage is looked for.
+/// Returns the end of the elements from `begin` on that need not be checked: `end`, unless the verb looks for
+/// damage.
 template <class Incoming>
 inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, index_t end) {
   if constexpr (LooksForDamage<Cursor<Incoming>>)
@@ -80,8 +81,8 @@ inline index_t sound_until(const Cursor<Incoming>& incoming, index_t begin, inde
 template <class Masked, class Incoming, class F, class Sink>
 TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, Masked mask,
                                 const Cursor<Incoming>& incoming, const F& given, Sink& sink) {
-  // A local copy, which compilers can keep in registers. The argument lies in memory: after a hundred uses clang gives
-  // up proving that no store changes it, and reloads its members in each block.
+  // A local copy, which compilers can keep in registers. The argument is in memory: after a hundred uses clang can't
+  // prove that no store changes it, and reloads its members in each block.
   F f = given;
   enter(f, piece);
   // A copy that no store in the loops can change.
@@ -108,7 +109,7 @@ TERSE_FLATTEN inline void sweep(const Piece& piece, index_t begin, index_t end, 
     leave_block(f, first, count);
   };
   for (index_t b = begin; b < end; b += lanes) {
-    // A separate loop that calls nothing, so that constants stay in registers from block to block.
+    // A separate loop without calls, so that constants stay in registers from block to block.
     for (index_t sound = sound_until(incoming, b, end); sound > b; sound = sound_until(incoming, b, end)) {
       for (; sound - b >= lanes && mask.word(piece.offset + b) == ~std::uint64_t{0}; b += lanes)
         block(b, lanes, whole);

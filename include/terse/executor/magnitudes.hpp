@@ -12,13 +12,13 @@
 #include "terse/executor/bits.hpp"
 #include "terse/executor/host.hpp"
 
-// Magnitudes on the host: a walk through those that reach a bound, and the k-th largest by radix selection. They are
-// compared as integers: a float's bits without the sign have the order of the magnitudes.
+// Magnitudes on the host: a walk through those that reach a bound, and the k-th largest, found by radix selection.
+// They are compared as integers: a float's bits without the sign have the order of the magnitudes.
 
 namespace terse::detail {
 
 /// Counters of one digit, four for each value: neighbours often have the same digit, and an increment would wait for
-/// the one before it. The last value stands for elements that don't take part.
+/// the previous one. The last value stands for elements that don't take part.
 inline constexpr int ways = 4;
 inline constexpr index_t histogram_size = (2048 + 1) * ways;
 
@@ -27,7 +27,7 @@ inline namespace TERSE_INSTRUCTIONS {
 inline std::uint32_t magnitude_bits(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
 #if defined(__SSE2__) && !defined(__AVX2__)
-/// Returns a vector with all bits of lane l set if the magnitude of x[l] is above `below`'s.
+/// Returns a vector in which all bits of lane l are set if x[l] has a larger magnitude than `below`.
 inline __m128i above(const float* x, __m128i below) {
   const __m128i value = _mm_and_si128(_mm_castps_si128(_mm_loadu_ps(x)), _mm_set1_epi32(0x7FFFFFFF));
   return _mm_cmpgt_epi32(value, below);
@@ -89,7 +89,7 @@ TERSE_INLINE void walk(const float* x, index_t count, Sink& sink) {
     }
 }
 
-/// A sink that notes up to `room` positions, and the values there unless `values` is null.
+/// A sink that records up to `room` positions and, unless `values` is null, the values there.
 struct Note {
   std::uint32_t threshold;
   index_t room;
@@ -111,8 +111,8 @@ struct Cut {
   index_t ties;
 };
 
-/// A sink that takes all elements above the cut and the first ties, `left` altogether. `names` are the elements'
-/// positions; if it is null, elements stand at their positions.
+/// A sink that takes all elements above the cut and the first ties, in total `left`. `names` are the elements'
+/// positions. If it is null, each element's index is its position.
 struct Take {
   Cut cut;
   index_t left;
@@ -138,7 +138,7 @@ inline void count_digits(const float* x, index_t count, std::uint32_t least, std
   for (index_t b = 0; b < count; b += lanes) {
     std::uint64_t word = at_least(x + b, count - b, least) & ~at_least(x + b, count - b, limit);
     if (count - b >= lanes && ones_in(word) > lanes / 4) {
-      // No branch for each element; magnitudes below the range wrap to far above it.
+      // Without a branch for each element; magnitudes below the range wrap to values far above it.
       for (int l = 0; l < lanes; l += ways)
         for (int way = 0; way < ways; ++way) {
           const std::uint32_t digit = (magnitude_bits(x[b + l + way]) - least) >> shift;

@@ -6,8 +6,8 @@
 
 #include "terse/executor/host.hpp"
 
-// Products of a matrix with a few vectors, on the host; device/verbs/matrix.hpp has those of a device. Their sums have
-// one shape everywhere, as reductions have:
+// Products of a matrix with a few vectors, on the host; device/verbs/matrix.hpp has those of a device. Like
+// reductions, their sums have one shape everywhere:
 //
 //     M q    a row's dot product: blocks of 4096 columns; in a block 16 accumulators, column c to
 //            accumulator c mod 16, joined by halves; blocks in order. No column: 0
@@ -25,7 +25,7 @@ struct MatrixShape {
 
 namespace detail {
 
-/// Returns the shape of a segment that has elements, as a matrix: its first dimension by all others.
+/// Returns the shape of a segment that has elements, as a matrix: its first dimension by the product of the others.
 inline MatrixShape matrix_shape(const Segment& segment) {
   const index_t rows = segment.shape.empty() ? 1 : segment.shape.front();
   return {rows, segment.count / rows};
@@ -60,12 +60,12 @@ inline namespace portable {
 inline constexpr int vector_lanes = 4, vectors_together = 2;
 #endif
 
-/// Sixteen floats in as many registers as they need. Compilers don't keep arrays of lanes in registers across the
+/// Sixteen floats, in as few registers as possible. Compilers don't keep arrays of lanes in registers across the
 /// iterations of an outer loop, on which the speed of products depends.
 struct Strip {
   static constexpr int width = 16;
   static constexpr int parts = width / vector_lanes;
-  typedef float Vector __attribute__((vector_size(4 * vector_lanes)));  // NOLINT: no alias can say it
+  typedef float Vector __attribute__((vector_size(4 * vector_lanes)));  // NOLINT: an alias can't express it
   Vector part[parts];
 
   static TERSE_INLINE Strip of(float x) {
@@ -115,13 +115,13 @@ TERSE_INLINE void dot_block(const float* row, index_t count, Columns<const float
   for (int g = 0; g < G; ++g) vector[g] = q[g] + begin;
   index_t c = 0;
   for (; c + Strip::width <= count; c += Strip::width) {
-    __builtin_prefetch(row + c + 512);  // the hardware's own stops at the end of a page
+    __builtin_prefetch(row + c + 512);  // the hardware's prefetching stops at the end of a page
     const Strip x = Strip::load(row + c);
     TERSE_UNROLL
     for (int g = 0; g < G; ++g) total[g].add_product(x, Strip::load(vector[g] + c));
   }
   if (c < count) {
-    // After a row's end there is the next row, or no memory.
+    // After a row's end the next row follows, or no memory.
     TERSE_UNROLL
     for (int g = 0; g < G; ++g) {
       float x[Strip::width] = {}, y[Strip::width] = {};
@@ -202,7 +202,7 @@ void multiply(executor::host, const float* m, Columns<const float> q, Columns<fl
   }
 }
 
-/// Computes q[r] = M^T p[r] for R vectors. One read of M, one write of q for eight rows.
+/// Computes q[r] = M^T p[r] for R vectors. Reads M once, and writes q once for eight rows.
 template <int R>
 void multiply_transposed(executor::host, const float* m, Columns<const float> p, Columns<float> q) {
   constexpr int together = detail::vectors_together;

@@ -31,22 +31,22 @@ struct MatrixView {
 };
 
 /// The arguments of `multiply_into`, which computes scale left right + added_scale added + diagonal I. `added` is
-/// row-major and has the product's shape; without it that term is left out. A product that is symmetric, except for
-/// rounding, is computed below the diagonal and copied above.
+/// row-major and has the product's shape. If it is null, that term is omitted. If the product is symmetric, except
+/// for rounding, it is computed below the diagonal and copied above.
 struct MatrixProduct {
   MatrixView left, right;
   float scale = 1;               ///< factor of left right
   const float* added = nullptr;  ///< nullptr: none
   float added_scale = 0;         ///< factor of added
   float diagonal = 0;            ///< added to each element of the diagonal
-  bool symmetric = false;        ///< true: half of the product is enough
+  bool symmetric = false;        ///< true if half of the product is enough
 };
 
 TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// The number of k in a block of sums.
+/// The number of values of k in a block of sums.
 inline constexpr index_t product_block = 256;
 
 /// Returns scale total + added_scale added.
@@ -70,16 +70,16 @@ inline namespace portable {
 inline constexpr int tile_rows = 2, tile_strips = 1;
 #endif
 
-/// The panels of products: one of the right matrix stays in the outer cache, one of the left in the inner, and a strip
-/// of tile_columns in the first.
+/// The panels of products. A panel of the right matrix stays in the outer cache, one of the left in the inner cache,
+/// and a strip of tile_columns in the first-level cache.
 struct ProductPanels {
   static constexpr index_t tile_columns = tile_strips * Strip::width;
   static constexpr index_t rows = 12 * tile_rows, columns = 10 * tile_columns;
   static constexpr index_t scratch = (rows + columns) * product_block;
 };
 
-/// Packs rows [begin, end) of `m`, Width at a time, column after column: the order in which tiles read them. Missing
-/// rows are 0.
+/// Packs rows [begin, end) of `m`, Width at a time, column after column, which is the order in which tiles read
+/// them. Missing rows are 0.
 template <index_t Width>
 inline void pack_panel(const MatrixView& m, index_t begin, index_t end, index_t first, index_t count,
                        float* to) {
@@ -122,12 +122,12 @@ TERSE_NO_INLINE inline void sum_tile(const float* left, const float* right, inde
     total[i][s].store(sums + i * ProductPanels::tile_columns + s * Strip::width);
 }
 
-/// The elements of a product that a tile has.
+/// The elements of a product that belong to a tile.
 struct ProductTile {
   index_t row, column, rows, columns;
 };
 
-/// Adds a block's sums to those before it; the last block completes the product's elements.
+/// Adds a block's sums to the previous ones; the last block completes the product's elements.
 inline void take_tile(const MatrixProduct& product, const ProductTile& tile, const float* sums, bool first,
                       bool last, float* to) {
   for (index_t i = 0; i < tile.rows; ++i) {
@@ -166,7 +166,7 @@ index_t product_scratch(E) {
 }  // namespace detail
 
 /// Computes to = scale left right + added_scale added + diagonal I, row-major; `to` must not overlap the inputs. Work:
-/// rows * columns inner products, half of them if it is symmetric.
+/// rows * columns inner products, or half of them if it is symmetric.
 inline void multiply_into(executor::host, const MatrixProduct& product, float* to, float* scratch) {
   using Panels = detail::ProductPanels;
   const MatrixView &left = product.left, right = product.right.transposed();

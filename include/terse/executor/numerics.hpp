@@ -26,7 +26,7 @@ TERSE_NUMERICS_BEGIN
 namespace detail {
 
 /// Returns the deviations of this build's arithmetic from IEEE 754 and from these headers, as bits that
-/// describe_numerics puts into words; 0 if there are none.
+/// describe_numerics explains, or 0 if there are none.
 TERSE_HD inline std::uint64_t numerics_faults() {
   volatile float factor = 1.0F + 0x1p-12F, rest = -1.0F - 0x1p-11F;
   volatile float tiny = std::numeric_limits<float>::denorm_min(), two = 2, one = 1, dust = 0x1p-25F;
@@ -35,8 +35,9 @@ TERSE_HD inline std::uint64_t numerics_faults() {
   if (!(tiny * two > tiny)) faults |= flushes;
   const float large = one, small = dust;
   if ((large + small) - large != 0) faults |= reorders;  // 0x1p-25
-  // Quotients that differ from the product with the divisor's reciprocal, even if that is off by 2 in the last place.
-  // All share a divisor, which is also a constant: a compiler that may do so computes its reciprocal once.
+  // Quotients that differ from the product with the divisor's reciprocal, even if the reciprocal is wrong by 2 in the
+  // last place. All of them have one divisor, which is also a constant, so a compiler that uses reciprocals computes
+  // this reciprocal once.
   constexpr float dividends[] = {0x1.46752cp0F, 0x1.a57b78p0F, 0x1.82fe3ap0F};
   constexpr float quotients[] = {0x1.54778p-1F, 0x1.b791b2p-1F, 0x1.939992p-1F};
   constexpr float constant = 0x1.eaeed2p0F;
@@ -46,7 +47,7 @@ TERSE_HD inline std::uint64_t numerics_faults() {
     volatile float dividend = dividends[k];
     if (dividend / common != quotients[k] || dividend / constant != quotients[k]) faults |= divides;
   }
-  // Roots within a millionth of the middle between two floats, on both sides, that differ from the product with the
+  // Roots within a millionth of the middle between two floats, on both sides, which differ from the product with the
   // reciprocal root.
   constexpr float squares[] = {0x1.fffffap1F, 0x1.3862bp1F,  0x1.c83e8cp1F,
                                0x1.b5c076p1F, 0x1.bebf4ap1F, 0x1.9b23d8p1F};
@@ -79,7 +80,7 @@ struct Probe {
 };
 }  // namespace detail
 
-/// Returns numerics_faults() of an executor, on a device from a kernel.
+/// Returns numerics_faults() of an executor; a device runs a kernel for it.
 template <Executor E>
 std::uint64_t numerics_of([[maybe_unused]] E executor) {
   std::uint64_t faults = 0;
@@ -93,16 +94,16 @@ std::uint64_t numerics_of([[maybe_unused]] E executor) {
   return faults;
 }
 
-/// Describes faults that aren't 0, and their remedies.
+/// Describes faults, which must not be 0, and their remedies.
 TERSE_COLD std::string describe_numerics(std::uint64_t faults);
 
-/// Describes the first rank whose arithmetic has faults, as text to append to an error. `all` holds `count` fields of
-/// each rank, one rank after the other; field `at` holds the faults.
+/// Describes the first rank whose arithmetic has faults, as text to append to an error. `all` has `count` fields of
+/// each rank, one rank after the other; field `at` has the faults.
 TERSE_COLD std::string describe_numerics(const std::vector<std::uint64_t>& all, std::size_t count,
                                          std::size_t at);
 
 namespace detail {
-/// Throws usage_error in a step whose thread's arithmetic differs from that agreed on at construction.
+/// Throws usage_error if the arithmetic of a step's thread differs from that agreed on at construction.
 inline void check_processor(int rank, std::uint64_t step) {
   if (computes_otherwise()) [[unlikely]]
     throw usage_error(

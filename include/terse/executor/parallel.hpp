@@ -12,22 +12,22 @@
 
 namespace terse::executor {
 
-/// An executor that runs functors as `host` does, with the host's bits, on all threads of a team, which copies share.
-/// Several threads call a functor at once, each with its own copy; through its pointers it writes only at its own
-/// elements. Sparse, low-rank, keyed and tiled compressors, StoredResidual and matrix preconditioners have no parallel
-/// form and don't compile.
+/// An executor that runs functors as `host` does, with the host's bits, on all threads of a team. Its copies share the
+/// team. Several threads call a functor at once, each with a separate copy. Through its pointers it may write only its
+/// own elements. Sparse, low-rank, keyed and tiled compressors, StoredResidual and matrix preconditioners have no
+/// parallel form and don't compile.
 struct parallel {
   using memory = terse::memory::host;
   static constexpr bool team_of_threads = true;
 
-  /// Makes a team of so many threads, by default one for each processor that the calling thread may run on. Throws as
-  /// Team does.
+  /// Makes a team of `threads` threads, by default one for each processor that the calling thread may run on. Throws
+  /// as Team does.
   explicit parallel(int threads = Team::available()) : team(std::make_shared<Team>(threads)) {}
 
   int threads() const { return team->size(); }
 
   std::shared_ptr<Team> team;
-  /// The least number of elements that threads share: below it, waking them takes longer than they save.
+  /// The minimum number of elements that threads share: below it, waking them takes longer than they save.
   index_t shared_from = index_t{1} << 18;
 };
 
@@ -43,7 +43,7 @@ inline bool goes_to_team(const executor::parallel& ex, index_t elements) {
   return elements >= ex.shared_from && ex.threads() > 1;
 }
 
-/// The number of shares per thread: several, so that threads that begin late leave some to others.
+/// The number of shares per thread: several, so that late threads leave some to the others.
 inline constexpr index_t shares_a_thread = 4;
 
 /// Calls act(share, thread) for shares that together are all of so many elements.
@@ -59,14 +59,14 @@ void in_shares(const executor::parallel& ex, index_t elements, const Act& act) {
 template <class Statistic>
 inline constexpr index_t result_floats = Statistic::width + 1;
 
-/// Returns the place in scratch of a unit's block results. Results of earlier units end at or before it.
+/// Returns the place in scratch of a unit's block results. Results of earlier units end at or before this place.
 template <class Statistic>
 index_t results_at(const UnitPart& part) {
   return result_floats<Statistic> * (part.passed / reduction_block + part.unit);
 }
 
-/// Runs both passes of a reduction by a team: blocks in shares, then units, in shares, too, or the one unit of the
-/// whole range. Blocks and units are joined as on the host.
+/// Runs both passes of a reduction by a team: first blocks in shares, then units, also in shares, or the one unit of
+/// the whole range. Blocks and units are joined as on the host.
 template <class Statistic, class Incoming, class F, class Masked, class Also>
 void reduce_in_shares(const executor::parallel& ex, const Range& range, Units units, Masked mask,
                       Incoming incoming, const F& f, float* scratch, typename Statistic::Scale* scales,
@@ -134,8 +134,8 @@ void reduce_in_shares(const executor::parallel& ex, const Range& range, Units un
 
 }  // namespace detail
 
-/// Returns the floats of scratch on the host, for the results of all blocks, or for a unit of each thread, whichever is
-/// most.
+/// Returns the floats of scratch on the host: for the results of all blocks, or for a unit of each thread if that is
+/// more.
 template <class Statistic>
 index_t reduction_scratch(const executor::parallel& ex, const Range& range, Units units) {
   index_t longest = 0;
@@ -160,7 +160,7 @@ void for_each(const executor::parallel& ex, const Range& range, Masked mask, Inc
   });
 }
 
-/// Reduces as the host does, to the bit: blocks' results are joined in the host's order.
+/// Reduces as the host does, to the bit, since it joins blocks' results in the host's order.
 template <class Statistic, class Incoming, class F, class Masked = HostMask, class Also = detail::JoinOnly>
 void reduce(const executor::parallel& ex, const Range& range, Units units, Masked mask, Incoming incoming,
             F f, out<executor::parallel> scratch, out<executor::parallel, typename Statistic::Scale> scales,

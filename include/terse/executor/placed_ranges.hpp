@@ -5,14 +5,14 @@
 
 #include "terse/executor/concept.hpp"
 
-// Ranges for verbs of a grid executor that take several in the same kernels, each with its own packet.
+// Ranges for verbs of a grid executor that process several in the same kernels, each with a separate packet.
 
 namespace terse::detail {
 
 struct PlacedRange {
   const Range* range = nullptr;
   index_t going = 0;       // offset of its codes in the verb's `wire`
-  index_t scales = -1;     // offset in `wire` of copies of its units' scales; -1: no copies
+  index_t scales = -1;     // offset in `wire` of copies of its units' scales; -1 for no copies
   index_t first_unit = 0;  // number of its first unit among the verb's scales
   int packet = 0;          // number of the packet in OneEach that it reads
 };
@@ -24,7 +24,7 @@ struct OneEach {
   Packets<Code> packets;
 };
 
-/// The most packets that one verb takes: they are passed as a kernel argument.
+/// The maximum number of packets of one verb: they are passed as a kernel argument.
 inline constexpr int most_packets = 64;
 
 }  // namespace terse::detail

@@ -13,9 +13,9 @@
 #include "terse/executor/streams.hpp"
 #include "terse/executor/tiles.hpp"
 
-// Execution of functors that name their streams, on grid executors: 16 threads to a tile. Thread q has lanes 4 q to
-// 4 q + 3 of every row of 64, in loads and stores of 16 bytes (8 for elements of 2 bytes), with several rows under way
-// at a time.
+// Execution of functors that name their streams, on grid executors, with 16 threads for each tile. Thread q has lanes
+// 4 q to 4 q + 3 of every row of 64. It loads and stores 16 bytes (8 for elements of 2 bytes), with several rows in
+// flight at a time.
 
 namespace terse::detail {
 
@@ -77,11 +77,11 @@ TERSE_HD bool same_bits(const Quad<T>& a, const Quad<T>& b) {
   return differ == 0;
 }
 
-/// The position of a functor: alone, or the first or second of two, called for a tile while it holds the elements that
-/// the first hands over to the second.
+/// The position of a functor: alone, or the first or second of two. Two are called for a tile while it holds the
+/// elements that the first hands over to the second.
 enum class Turn { alone, first, second };
 
-/// Four elements of each stream, on their way through a functor.
+/// Four elements of each stream, in registers while a functor runs.
 template <class Streams>
 struct Quads;
 template <>
@@ -105,7 +105,7 @@ struct Quads<Streams<First, Rest...>> {
     if constexpr (First::access == Access::writes ||
                   (First::access == Access::hands_over && turn == Turn::first)) {
 #ifndef __CUDA_ARCH__
-      std::memset(&now, 0xFF, sizeof now);  // so that reads of unset elements show
+      std::memset(&now, 0xFF, sizeof now);  // so that reads of unset elements become visible
 #endif
     } else {
       now = before = load_quad<Element>(streams.first.at(i));
@@ -142,8 +142,8 @@ template <class F>
 using StreamsOf = decltype(std::declval<F&>().streams());
 
 /// Calls use(row, bound f) for each of `Rows` rows, with f bound to four elements of each of its streams: i to i + 3 in
-/// the first row, the same lanes in the others. They are loaded through the pointers of `from` and stored through those
-/// of `to`.
+/// the first row, and the same lanes in the others. They are loaded through the pointers of `from` and stored through
+/// those of `to`.
 template <int Rows, Turn turn, class F, class Use>
 TERSE_HD TERSE_INLINE void with_rows(F& from, F& to, index_t i, Use use) {
   Quads<StreamsOf<F>> quads[std::size_t{Rows}];
@@ -165,7 +165,7 @@ TERSE_HD TERSE_INLINE void with_rows(F& f, index_t i, Use use) {
   with_rows<Rows, Turn::alone>(f, f, i, use);
 }
 
-/// The rows under way at a time: enough loads to keep memory busy, and so few that their elements, and the incoming
+/// The rows in flight at a time: enough loads to keep memory busy, but so few that their elements, and the incoming
 /// sums, stay in registers.
 template <class F, bool Arrives>
 inline constexpr int rows_of = StreamsOf<F>::count <= 1 && !Arrives ? 8
@@ -193,7 +193,7 @@ struct FourOf {
   TERSE_HD bool operator()(int r, int j) const { return (bits[r] >> j & 1) != 0; }
 };
 
-/// Returns a word whose byte k is byte (select >> 4 k) % 8 of y x.
+/// Returns a word whose byte k is byte (select >> 4 k) % 8 of the pair y x.
 TERSE_HD inline std::uint32_t permuted_bytes(std::uint32_t x, std::uint32_t y, std::uint32_t select) {
 #ifdef __CUDA_ARCH__
   return __byte_perm(x, y, select);
@@ -207,7 +207,7 @@ TERSE_HD inline std::uint32_t permuted_bytes(std::uint32_t x, std::uint32_t y, s
 }
 
 /// Transposes groups of four bits. Each of eight neighbouring threads has four bits of each of eight rows, row r's at
-/// 4 r; thread k gets the 32 bits of row k. The whole warp takes part.
+/// 4 r. Afterwards thread k has the 32 bits of row k. The whole warp takes part.
 template <class Block>
 TERSE_HD std::uint32_t transposed_nibbles(Block& block, std::uint32_t word, int lane) {
   std::uint32_t other = block.shuffle(word, lane ^ 4);
@@ -219,8 +219,8 @@ TERSE_HD std::uint32_t transposed_nibbles(Block& block, std::uint32_t word, int 
   return (lane & 1) != 0 ? (other >> 4 & low) | (word & ~low) : (word & low) | (other & low) << 4;
 }
 
-/// The codes of eight rows of 64 elements, of which each thread has four lanes: a word for each bit of a code, with that
-/// bit of these lanes. Row r's bits begin at 4 r.
+/// The codes of eight rows of 64 elements; each thread has four lanes of each row. There is a word for each bit of a
+/// code, with that bit of these lanes. Row r's bits begin at 4 r.
 template <int Bits>
 struct Planes {
   static constexpr int rows = 8;
@@ -230,7 +230,7 @@ struct Planes {
     TERSE_UNROLL
     for (int bit = 0; bit < Bits; ++bit) bits[bit] |= (code >> bit & 1U) << (quad * r + j);
   }
-  /// The codes of the thread's four lanes, in a row that the compiler doesn't know.
+  /// The codes of the thread's four lanes, in a row that is unknown at compile time.
   TERSE_HD TERSE_INLINE void note(int r, const std::uint32_t (&codes)[quad]) {
     Planes row;
     TERSE_UNROLL
@@ -238,7 +238,8 @@ struct Planes {
     TERSE_UNROLL
     for (int bit = 0; bit < Bits; ++bit) bits[bit] |= row.bits[bit] << quad * r;
   }
-  /// Stores those of rows b, b + 64 ... before `end` of a piece whose codes begin at `to`. The whole warp takes part.
+  /// Stores the codes of rows b, b + 64 ... before `end` of a piece whose codes begin at `to`. The whole warp takes
+  /// part.
   template <class Block>
   TERSE_HD TERSE_INLINE void store(Block& block, int thread, std::byte* to, index_t b, index_t end) const {
     const index_t row = b + thread % rows * lanes;

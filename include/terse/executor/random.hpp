@@ -14,8 +14,8 @@
 
 namespace terse::detail {
 
-// As with TERSE_INSTRUCTIONS: separate functions for each instruction set. A Counters holds `width` 32-bit values in
-// 64-bit lanes, whose upper halves mean nothing.
+// As with TERSE_INSTRUCTIONS: separate functions for each instruction set. A Counters has `width` 32-bit values in
+// 64-bit lanes, whose upper halves are meaningless.
 #if defined(__AVX512F__)
 inline namespace avx512 {
 struct Counters {

@@ -62,7 +62,7 @@ TERSE_HD constexpr float initial_component(int c) {
 }
 
 /// Returns a unit's scale from its totals, of which [width] is the count of values that were not finite. Totals that
-/// overflowed give the scale of an empty unit. `*bad` becomes 1 if they did or if the count isn't 0.
+/// overflowed give the scale of an empty unit. `*bad` becomes 1 if totals overflowed or if the count isn't 0.
 template <class Statistic>
 TERSE_HD typename Statistic::Scale finish_unit(const float* totals, index_t count, std::uint32_t* bad) {
   bool finite = true;

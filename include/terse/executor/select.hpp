@@ -13,28 +13,28 @@
 #include "terse/core/view.hpp"
 #include "terse/executor/magnitudes.hpp"
 
-// Selection by magnitude on the host: a bound that few elements reach, from a sample or from the largest elements of a
-// short span's parts, and then the k largest of those.
+// Selection by magnitude on the host. It finds a bound that few elements reach, from a sample or from the largest
+// elements of a short span's parts, and then the k largest of these elements.
 
 namespace terse {
 namespace detail {
 
-/// The least length of a sampled span: in shorter ones the sample would be most of the elements.
+/// The minimum length of a sampled span: in shorter ones the sample would be most of the elements.
 inline constexpr index_t sampled_from = 16384;
 
 /// The number of consecutive elements in a sample: a cache line.
 inline constexpr index_t sample_block = 16;
 
-/// Returns the number of elements in the sample of a span: one in 64, but enough of a short span to show its tail.
+/// Returns the number of elements in the sample of a span: one in 64, but in a short span enough to show its tail.
 constexpr index_t sample_size(index_t count) {
   return std::max<index_t>(4096, count / 64 / sample_block * sample_block);
 }
 
-/// Checks whether a sample can narrow down the candidates for the k largest.
+/// Checks whether a sample can reduce the candidates for the k largest.
 constexpr bool sampled(index_t count, index_t k) { return count >= sampled_from && k <= count / 4; }
 
-/// Returns the first element of block b of a sample. Each stride has one block at a random place: tensors have rows and
-/// columns, often powers of two wide, and equal distances would hit the same columns again and again.
+/// Returns the first element of block b of a sample. Each stride has one block at a random place. Tensors have rows and
+/// columns, often with powers of two as widths, so equal distances would select the same columns again and again.
 constexpr index_t sample_begin(index_t count, index_t b) {
   const index_t stride = count / (sample_size(count) / sample_block);
   const std::uint64_t random = (static_cast<std::uint64_t>(b) * 0x9E3779B97F4A7C15U) >> 32;
@@ -42,18 +42,18 @@ constexpr index_t sample_begin(index_t count, index_t b) {
   return (b * stride + shift) / sample_block * sample_block;
 }
 
-/// Returns the rank in the sample whose magnitude is the threshold for candidates. It exceeds the rank expected of the
+/// Returns the rank in the sample whose magnitude is the threshold for candidates. It exceeds the expected rank of the
 /// k-th largest element by an eighth, since neighbours have similar magnitudes, and by four standard deviations.
 inline index_t sample_rank(index_t count, index_t k) {
   const index_t expected = k * sample_size(count) / count;
   return expected + expected / 8 + static_cast<index_t>(4 * std::sqrt(static_cast<double>(expected))) + 8;
 }
 
-/// Returns the number of candidates that a selection of k has room for: those expected from `sample_rank`, and four
+/// Returns the number of candidates for which a selection of k has room: those expected from `sample_rank`, and four
 /// standard deviations more.
 constexpr index_t candidates(index_t k) { return k + k / 2 + 4096; }
 
-/// Maximum number of parts of a short span, number of candidates that it has room for, and maximum number of sizes
+/// Maximum number of parts of a short span, number of candidates for which it has room, and maximum number of sizes
 /// that are compared pairwise.
 inline constexpr index_t most_parts = 1024, short_room = 1024, few_sizes = 256;
 
@@ -81,10 +81,10 @@ inline std::uint32_t kth_largest(std::uint32_t* sizes, index_t n, index_t k) {
   return static_cast<std::uint32_t>(kth);
 }
 
-/// Returns the k-th largest of the largest magnitudes of a short span's parts: k elements or more have or exceed it,
+/// Returns the k-th largest of the largest magnitudes of a short span's parts: at least k elements have or exceed it,
 /// and rarely twice as many. Returns 0 unless there are at least 2 k parts with enough elements. The parts are
-/// diagonals of a matrix whose rows have one element more than there are parts, since all large elements may lie in a
-/// few rows or columns.
+/// diagonals of a matrix whose rows have one element more than there are parts, since a few rows or columns may
+/// contain all large elements.
 inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
   const index_t size = count / lanes >= 2 * k ? lanes : sample_block, parts = count / size;
   if (parts < 2 * k || parts > most_parts) return 0;
@@ -95,7 +95,7 @@ inline std::uint32_t short_threshold(const float* x, index_t count, index_t k) {
   return kth_largest(largest, parts, k);
 }
 
-/// Guesses a magnitude that somewhat more than k elements have or exceed, from a sample that is copied to `room`.
+/// Guesses, from a sample that is copied to `room`, a magnitude that somewhat more than k elements have or exceed.
 inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, float* room,
                                      std::uint32_t* histogram) {
   const index_t size = sample_size(count);
@@ -104,7 +104,7 @@ inline std::uint32_t guess_threshold(const float* x, index_t count, index_t k, f
   return find_cut(room, size, sample_rank(count, k), histogram).magnitude;
 }
 
-/// Selects the k largest of a short span from the few that reach the threshold; returns false if these are many, or if
+/// Selects the k largest of a short span from the few that reach the threshold. Returns false if these are many, or if
 /// there is no threshold.
 inline bool select_few(const float* x, index_t count, index_t k, float* scratch, std::uint32_t* positions) {
   const std::uint32_t threshold = short_threshold(x, count, k);
@@ -116,7 +116,7 @@ inline bool select_few(const float* x, index_t count, index_t k, float* scratch,
   for (index_t b = 0; b < count; b += lanes) {
     std::uint64_t word = at_least(x + b, count - b, threshold);
     if (found + ones_in(word) + 1 >= short_room) return false;
-    // Mostly there is one or none, so both take the same path: a name without a set bit is overwritten.
+    // Usually there is one or none, so both take the same path: a name without a set bit is overwritten.
     do {
       names[found] = static_cast<std::uint32_t>(b + first_one_in(word));
       found += word != 0 ? 1 : 0;
@@ -139,8 +139,8 @@ inline bool select_few(const float* x, index_t count, index_t k, float* scratch,
 }  // namespace TERSE_INSTRUCTIONS
 }  // namespace detail
 
-/// Returns the floats of scratch that `select_top` needs for spans of up to `count` elements and up to k picks: about
-/// 3 k and, in long spans, at least count / 64; 32 KiB more for counters.
+/// Returns the floats of scratch that `select_top` needs for spans of up to `count` elements and up to k picks. These
+/// are about 3 k and, in long spans, at least count / 64; 32 KiB more for counters.
 constexpr index_t select_scratch(index_t count, index_t k) {
   if (count < detail::sampled_from) return detail::histogram_size;
   const index_t room = detail::candidates(std::min(k, count / 4));
@@ -157,11 +157,11 @@ index_t select_scratch(E executor, index_t count, index_t k);
 
 /// Writes to `positions` the k positions in `values` of the elements of largest magnitude, ascending. Of equal
 /// magnitudes the lower positions come first; -0 equals +0. 0 <= k <= values.size() < 2^32; all values are finite.
-/// `scratch` holds select_scratch(values.size(), k) floats.
-/// Cost: one pass over the values and a few over some 1.2 k candidates, if a sample of one element in 64 represents the
-/// rest. In spans below 16384 elements two passes, one for the largest of each part, if 2 k parts of 16 elements or
-/// more fit into them. For larger k, and if the sample misleads (large elements in few places): four passes, five or
-/// six with the attempt. Three passes if the k-th magnitude is that of a great many elements.
+/// `scratch` holds select_scratch(values.size(), k) floats. Cost: one pass over the values and a few over about 1.2 k
+/// candidates, if a sample of one element in 64 represents the rest. In spans below 16384 elements two passes (one for
+/// the largest of each part), if they have room for 2 k parts of at least 16 elements. For larger k, and if the sample
+/// is misleading (large elements in few places): four passes, with the attempt five or six. If the k-th magnitude is
+/// that of very many elements: three passes.
 inline void select_top(executor::host, in<executor::host> values, index_t k,
                        out<executor::host, float> scratch, out<executor::host, std::uint32_t> positions) {
   if (k == 0) return;
@@ -177,7 +177,7 @@ inline void select_top(executor::host, in<executor::host> values, index_t k,
     detail::Note note{threshold, room, names, candidates};
     detail::walk(x, count, note);
     if (note.found == room) {
-      // Often a great many elements have exactly this magnitude (0, for example), and fewer than k exceed it.
+      // Often very many elements have exactly this magnitude (0, for example), and fewer than k exceed it.
       note = {threshold + 1, room, names, candidates};
       detail::walk(x, count, note);
       if (note.found < k) {
@@ -198,9 +198,9 @@ inline void select_top(executor::host, in<executor::host> values, index_t k,
   detail::walk(x, count, take);
 }
 
-/// Writes to `positions` the positions in `values` of the elements whose magnitude is at least `threshold`, ascending,
-/// at most the first positions.size() of them; returns their number. All values are finite, `threshold` is not NaN. One
-/// pass at most.
+/// Writes to `positions` the ascending positions in `values` of the elements whose magnitude is at least `threshold`,
+/// at most the first positions.size() of them. Returns their number. All values must be finite, and `threshold` must
+/// not be NaN. One pass at most.
 inline index_t select_above(executor::host, in<executor::host> values, float threshold,
                             out<executor::host, std::uint32_t> positions) {
   if (positions.empty()) return 0;

@@ -33,7 +33,8 @@ struct CallOnly {
 
 TERSE_HD inline float sum_of_two(float a, float b) { return a + b; }
 
-/// Joins lanes by halves, the same tree on every executor. Not inlined: statistics with the same join share it.
+/// Joins lanes by halves, by the same tree on every executor. Not inlined, so that statistics with the same join
+/// share it.
 template <auto Join>
 TERSE_NO_INLINE float join_lanes(float (&lane)[lanes]) {
   for (int half = lanes / 2; half > 0; half /= 2)
@@ -50,7 +51,7 @@ TERSE_NO_INLINE void join_halves(float* results, index_t count, index_t stride) 
       join_results<Statistic>(results + b, stride, results + b + half, stride);
 }
 
-/// The further use of a reduction's samples: none.
+/// No further use of a reduction's samples.
 struct JoinOnly {
   struct Own {};
   static Own own() { return {}; }
@@ -58,7 +59,7 @@ struct JoinOnly {
   static void put(Own, int, index_t, float) {}
   static void flush(int) {}
 };
-/// The further use of a reduction's samples: written to `wire`, the piece's place in a packet.
+/// A further use of a reduction's samples: writes them to `wire`, the piece's place in a packet.
 struct StoreSamples {
   using Own = float*;
   float* wire;
@@ -67,8 +68,8 @@ struct StoreSamples {
   TERSE_INLINE static void put(Own to, int, index_t element, float sample) { to[element] = sample; }
   static void flush(int) {}
 };
-/// The further use of a reduction's samples: coded by a quantizer whose codes need no scale. `codes` is the place of
-/// the codes from arena index `begin` on.
+/// A further use of a reduction's samples: codes them by a quantizer whose codes need no scale. `codes` is the place
+/// of the codes from arena index `begin` on.
 template <class Q>
 struct CodeSamples {
   static_assert(Q::bits < 8);

@@ -21,10 +21,10 @@ void for_each_entry(E executor, index_t count, F f);
 
 namespace detail {
 
-/// Packets of picked elements from peers. A Source yields its entries in ascending order of the arena index:
-/// `rewind()`, then either `add(first, count, sum)` for one window after the other, which adds weight * value of the
-/// entries in [first, first + count) to sum[arena index - first], or one entry after the other: `index()`, at the end
-/// beyond all others', `weighted()`, its weight * value, and `next()`.
+/// Packets of picked elements from peers. A Source yields its entries in ascending order of the arena index, after
+/// `rewind()`. Either call `add(first, count, sum)` for one window after the other; it adds weight * value of the
+/// entries in [first, first + count) to sum[arena index - first]. Or go entry by entry: `index()`, at the end larger
+/// than all others', `weighted()`, its weight * value, and `next()`.
 template <class S>
 struct SparsePackets {
   S* sources = nullptr;  ///< one for each packet
@@ -33,11 +33,11 @@ struct SparsePackets {
 
 }  // namespace detail
 
-/// Incoming sums for the arena indices from `begin` on: a grid executor makes them of picked elements, and the host of
-/// tiles (compressor/tiled.hpp).
+/// Incoming sums for the arena indices from `begin` on, which a grid executor makes of picked elements, and the host
+/// of tiles (compressor/tiled.hpp).
 struct ArrivedSums {
   const float* sums = nullptr;  ///< one for each arena index
-  index_t begin = 0;            ///< the arena index of the first
+  index_t begin = 0;            ///< the arena index of the first sum
 };
 
 TERSE_NUMERICS_BEGIN
@@ -85,7 +85,7 @@ struct Arrivals {
   int count = 0;
 };
 
-/// Collects the next arrivals before `end`, of one source.
+/// Collects the next arrivals of one source before `end`.
 template <class S>
 TERSE_FLATTEN inline void collect(S& given, index_t begin, index_t end, Arrivals& arrivals) {
   // A local copy, which compilers can keep in registers.
@@ -99,7 +99,7 @@ TERSE_FLATTEN inline void collect(S& given, index_t begin, index_t end, Arrivals
   }
   given = source;
 }
-/// Collects the next arrivals before `end`, of several sources, block by block; skips blocks without any.
+/// Collects the next arrivals of several sources before `end`, block by block; skips blocks without arrivals.
 template <class S>
 TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t end, Arrivals& arrivals) {
   alignas(64) float sum[lanes];
@@ -129,8 +129,8 @@ TERSE_FLATTEN inline void collect(S* sources, int count, index_t begin, index_t 
 }
 
 /// Calls f(piece, i, keep, sum) for each element of a piece that has received values. These elements are collected
-/// first: in a loop that also decoded, few cache misses of the updates would overlap. If several sources leave few
-/// blocks empty, the remaining elements are swept.
+/// first: in a loop that also decoded, fewer cache misses of the updates would overlap. If several sources leave few
+/// blocks empty, the remaining elements are all visited.
 template <class S, class Masked, class F>
 TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<SparsePackets<S>>& cursor,
                                 const F& given) {
@@ -160,8 +160,8 @@ TERSE_FLATTEN inline void visit(const Piece& piece, Masked mask, const Cursor<Sp
 
 }  // namespace detail
 
-/// Calls f as for any packets. In a piece with `rests()`, where f leaves elements with a sum of 0 as they are, it may
-/// be called for arrived elements only.
+/// Calls f in the same way as for other packets. In a piece with `rests()`, f leaves elements with a sum of 0
+/// unchanged, so it may be called for arrived elements only.
 template <class S, class F, class Masked = HostMask>
 requires detail::Rests<F>
 void for_each(executor::host, const Range& range, Masked mask, detail::SparsePackets<S> incoming, F f) {

@@ -28,7 +28,7 @@ struct EuclideanNorm : SumOfSquares {
   }
 };
 
-/// The scale of 1-bit Adam: ||x||_2 / sqrt(n) over a unit's n real elements. It gives no contraction for a single
+/// The scale of 1-bit Adam: ||x||_2 / sqrt(n) over a unit's n real elements. It is not a contraction for a single
 /// message, but tracks better under error feedback.
 struct RootMeanSquare : SumOfSquares {
   TERSE_HD static float finish(const float* total, index_t count) {
@@ -71,8 +71,8 @@ struct ClippedMaxAbs {
   static constexpr float initial = 0;
   using Scale = float;
 
-  /// Makes a sum >= 0 and negates a maximum, so that `join`, which is the same for both components, can tell them by
-  /// their signs.
+  /// Makes a sum >= 0 and negates a maximum, so that `join`, which is the same for both components, can distinguish
+  /// them by their signs.
   TERSE_HD static void terms(float x, float (&term)[2]) {
     term[0] = x * x;
     term[1] = -magnitude(x);
@@ -88,7 +88,7 @@ struct ClippedMaxAbs {
   }
 };
 
-/// The least and the largest element of a unit.
+/// The smallest and the largest element of a unit.
 struct MinAndMax {
   static constexpr int width = 2;
   static constexpr float initial = -std::numeric_limits<float>::max();
@@ -131,7 +131,7 @@ struct TwoMeans {
   }
 };
 
-/// No scale: nothing is measured or sent.
+/// No scale, so nothing is measured or sent.
 struct Unscaled {
   static constexpr int width = 1;
   static constexpr float initial = 0;
@@ -146,7 +146,7 @@ struct Unscaled {
 
 TERSE_NUMERICS_END
 
-/// One scale for each segment; where a segment straddles chunks, one for each part of it that is at hand.
+/// One scale for each segment; if chunks cut a segment, one for each part of it that a rank has.
 struct PerSegment {
   static constexpr Units units() { return {}; }
 };

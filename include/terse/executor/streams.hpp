@@ -24,7 +24,7 @@ struct Stream {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "terse: the elements of a stream have 2 or 4 bytes");
 
   T** data;
-  index_t* begin;  // the arena index of the first element, where given
+  index_t* begin;  // the arena index of the first element, if given
 
   TERSE_HD T* at(index_t i) const { return *data + (begin == nullptr ? i : i - *begin); }
 };
@@ -68,9 +68,9 @@ TERSE_HD Streams<Stream<A, T>> stream(T*& data, index_t* begin) {
 
 }  // namespace detail
 
-/// A functor that names its streams: all arrays that it accesses at i, each a pointer member. Grid executors load four
-/// neighbouring elements of each at once. They call the functor on a copy whose pointers lead to the loaded elements,
-/// with i from 0 to 3, and store the results:
+/// A functor that names its streams: all arrays that it accesses at i, each of them a pointer member. Grid executors
+/// load four neighbouring elements of each at once. They call the functor on a copy whose pointers point to the loaded
+/// elements, with i from 0 to 3, and store the results:
 ///
 ///     struct ScaleBy {
 ///       const float* from;
@@ -81,12 +81,12 @@ TERSE_HD Streams<Stream<A, T>> stream(T*& data, index_t* begin) {
 ///       TERSE_HD void operator()(const terse::Piece&, terse::index_t i) const { to[i] = factor * from[i]; }
 ///     };
 ///
-/// The host, compiled for AVX2, does the same with blocks of 64 elements of long ranges if a stream is only written,
-/// which it stores around the cache. A stream that is only read is never stored. One that is only written is never
-/// loaded, so it must be written for every element. The functor uses i only as an index of these arrays; it isn't told
-/// the arena index. `StreamsOf` names the functor itself: a derived functor may access more arrays, and so inherits
-/// nothing. Functors that contain others join their streams: `inner.streams() + terse::updates(own)`. Without streams a
-/// functor is called for one element at a time.
+/// The host, if compiled for AVX2, does the same with blocks of 64 elements of long ranges if a stream is only written.
+/// It stores that stream around the cache. A stream that is only read is never stored. A stream that is only written is
+/// never loaded, so it must be written for every element. The functor may use i only as an index of these arrays; it
+/// doesn't learn the arena index. `StreamsOf` names the functor itself: a derived functor may access more arrays, so it
+/// does not inherit the list. Functors that contain others join their streams: `inner.streams() + terse::updates(own)`.
+/// Without streams, a functor is called for one element at a time.
 template <class F>
 concept NamesStreams = std::same_as<typename F::StreamsOf, F> && requires(F& f) {
   f.streams().aligned();
@@ -109,7 +109,7 @@ TERSE_HD auto writes(T*& data) {
   return detail::stream<detail::Access::writes>(data, nullptr);
 }
 /// Returns a stream of elements that are written and never read. `begin` is the member with the arena index of the
-/// first.
+/// array's first element.
 template <class T>
 TERSE_HD auto writes(T*& data, index_t& begin) {
   return detail::stream<detail::Access::writes>(data, &begin);
@@ -119,19 +119,20 @@ template <class T>
 TERSE_HD auto updates(T*& data) {
   return detail::stream<detail::Access::updates>(data, nullptr);
 }
-/// Returns a stream of elements that are read and written. `begin` is the member with the arena index of the first.
+/// Returns a stream of elements that are read and written. `begin` is the member with the arena index of the array's
+/// first element.
 template <class T>
 TERSE_HD auto updates(T*& data, index_t& begin) {
   return detail::stream<detail::Access::updates>(data, &begin);
 }
-/// Returns a stream that a first functor writes and a second one reads. No other code uses it: a verb that calls both
-/// functors for a tile need not keep it in memory.
+/// Returns a stream that a first functor writes and a second one reads. No other code uses it, so a verb that calls
+/// both functors for a tile need not keep it in memory.
 template <class T>
 TERSE_HD auto hands_over(T*& data, index_t& begin) {
   return detail::stream<detail::Access::hands_over>(data, &begin);
 }
-/// Returns a stream like that of `updates` for generic code that can't tell whether it writes: unchanged elements are
-/// not stored.
+/// Returns a stream like that of `updates`, for generic code that can't tell whether it writes: unchanged elements
+/// are not stored.
 template <class T>
 TERSE_HD auto may_update(T*& data) {
   return detail::stream<detail::Access::may_update>(data, nullptr);
@@ -148,8 +149,8 @@ TERSE_HD auto last_of(const Streams<First, Rest...>& streams) {
     return last_of(streams.rest);
 }
 
-/// Functors f and g of which f may hand over its last stream to g, which has no other: then both can be called for a
-/// tile while it is there.
+/// Functors f and g, of which f may hand over its last stream to g, which has no other. Then both can be called for
+/// a tile while it is there.
 template <class F, class G>
 concept HandsOver = NamesStreams<F> && NamesStreams<G> && requires(F& f, G& g) {
   requires decltype(f.streams())::count > 0 && decltype(g.streams())::count == 1;
@@ -173,7 +174,7 @@ TERSE_HD F moved_to(F f, float* data, index_t begin) {
   return f;
 }
 
-/// Checks whether a functor names its streams, and these are aligned for access to four elements at a time.
+/// Checks whether a functor names its streams, and whether they are aligned for access to four elements at a time.
 template <class F>
 bool streams_aligned(F f) {
   if constexpr (NamesStreams<F>)

@@ -12,15 +12,15 @@
 
 namespace terse {
 
-/// A team of threads that run the parts of one loop at a time and sleep in between. The caller's thread is one of them,
-/// and works alone while the others wake up.
+/// A team of threads that run the parts of one loop at a time, and sleep in between. The caller's thread is one of
+/// them, and works alone until the others have woken up.
 class Team {
  public:
-  /// The most parts of a loop.
+  /// The maximum number of parts of a loop.
   static constexpr int most_parts = 0xFFFF;
 
   /// Starts threads - 1 threads, which round to nearest and keep subnormal numbers, regardless of the calling thread's
-  /// settings. Throws usage_error below 1 thread, error if the system refuses a thread.
+  /// settings. Throws usage_error for less than 1 thread, and error if the system refuses a thread.
   TERSE_COLD explicit Team(int threads);
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
@@ -28,9 +28,9 @@ class Team {
 
   int size() const { return size_; }
 
-  /// Calls act(part, thread) once for each part in [0, parts), on any thread in [0, size()), the caller being 0; parts
-  /// are begun in their order. Waits until all have ended, then rethrows the error of the lowest part, if any. While
-  /// the team is busy, for another thread or for a part that calls this, the caller runs all parts, as thread 0.
+  /// Calls act(part, thread) once for each part in [0, parts), on any thread in [0, size()); the caller is thread 0.
+  /// Parts start in their order. Waits until all have ended, then rethrows the error of the lowest part, if any. If
+  /// the team is busy, for another thread or for a part that calls this, the caller runs all parts as thread 0.
   /// Allocates nothing.
   template <class Act>
   void run(int parts, const Act& act) {
@@ -52,7 +52,7 @@ class Team {
 
   const int size_;
   std::atomic<bool> busy_ = false;
-  std::atomic<std::uint32_t> turn_ = 0;  // twice the number of loops begun; odd once the team ends
+  std::atomic<std::uint32_t> turn_ = 0;  // twice the number of started loops; odd once the team ends
   std::atomic<std::uint64_t> next_ =
       0;  // the turn, the number of parts, and the next part that no thread has taken
   std::atomic<std::uint32_t> done_ = 0;  // number of finished parts

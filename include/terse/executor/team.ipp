@@ -88,7 +88,8 @@ TERSE_CORE void Team::work(int thread) {
 TERSE_CORE void Team::take_parts(int thread) {
   for (std::uint64_t next = next_.load(std::memory_order_acquire);
        (next & most_parts) != (next >> 16 & most_parts);) {
-    // These belong to the turn in `next`: if it is still the turn when the part is taken, it was when these were read.
+    // These belong to the turn in `next`: if the turn is unchanged when the part is taken, it was so when these were
+    // read.
     const Call call = call_.load(std::memory_order_relaxed);
     const void* const act = act_.load(std::memory_order_relaxed);
     if (!next_.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel, std::memory_order_acquire))

@@ -8,8 +8,8 @@
 #include "terse/executor/placed_ranges.hpp"
 #include "terse/executor/tuning.hpp"
 
-// The division of a range by a grid executor: into tiles of up to 4096 elements, the blocks of the one shape of
-// reductions. Pieces are passed as kernel arguments, some at a time, so that a verb needs no memory.
+// The division of a range into tiles by a grid executor. A tile has up to 4096 elements, which are a block in the
+// one shape of reductions. Pieces are passed as kernel arguments, a few at a time, so that a verb needs no memory.
 
 namespace terse::detail {
 
@@ -25,9 +25,9 @@ struct Tile {
   index_t coming = 0,
           going = 0;    // offsets of the piece's codes in an incoming packet and in an outgoing one
   int packet = 0;       // number of the packet that it reads, if it reads only one
-  index_t scales = -1;  // offset of the copy of the unit's scale in an outgoing packet; -1: none
+  index_t scales = -1;  // offset of the copy of the unit's scale in an outgoing packet; -1 for none
   index_t local = 0;    // the unit's number within the piece
-  bool pads = false;    // true: 4 bytes of zeros follow that scale
+  bool pads = false;    // true if 4 bytes of zeros follow that scale
 };
 
 /// A list in a kernel's arguments.
@@ -44,7 +44,7 @@ struct SlicePiece {
   index_t first_tile = 0, first_unit = 0;  // counted through the ranges
   index_t coming = 0, going = 0, scales = -1;
   int packet = 0;
-  bool pads = false;  // true: zeros follow the scale of its last unit
+  bool pads = false;  // true if zeros follow the scale of its last unit
 };
 struct SliceUnit {
   index_t first_tile, tiles, elements;
@@ -61,7 +61,7 @@ template <class Pieces>
 struct SliceOf : SliceCounts {
   Pieces entries;
 
-  /// Returns the slice as a kernel's code takes it, for lists of any capacity.
+  /// Returns the slice in the form that a kernel's code takes, for lists of any capacity.
   TERSE_HD SliceOf<const SlicePiece*> view() const { return {*this, &entries[0]}; }
   /// Returns the slice with a list of at most `most` pieces, which must suffice.
   template <int most>
@@ -112,8 +112,8 @@ struct SliceOf : SliceCounts {
     return tile;
   }
 
-  /// Returns part `number` of all tiles, each cut into 2^halvings parts, for verbs whose result doesn't depend on the
-  /// division of work. The part may be empty.
+  /// Returns part `number` of all tiles, each of which is cut into 2^halvings parts, for verbs whose result doesn't
+  /// depend on the division of work. The part may be empty.
   TERSE_HD Tile part_of_tile(index_t number, int halvings) const {
     return part_of(tile(number >> halvings), number & ((index_t{1} << halvings) - 1), halvings);
   }
@@ -124,8 +124,8 @@ struct SliceOf : SliceCounts {
     if (at > 0) tile.scales = -1;
     return tile;
   }
-  /// Returns how many times each tile is halved so that few tiles still keep a device busy. The smallest tile has 512
-  /// elements, eight rows.
+  /// Returns the number of times that each tile is halved, so that few tiles still keep a device busy. The smallest
+  /// tile has 512 elements, eight rows.
   int halvings() const {
     if (has_short_units()) return 0;
     int times = 0;
@@ -133,7 +133,7 @@ struct SliceOf : SliceCounts {
     return times;
   }
 
-  /// Checks whether there are some tiles, but so few that in a sum a block of threads shall take each.
+  /// Checks whether there are tiles, but so few that in a sum a block of threads should process each.
   bool has_few_tiles(index_t limit) const { return tiles > 0 && tiles < limit && !has_short_units(); }
   bool has_short_units() const { return units.size > 0 && units.size < reduction_block; }
 
@@ -147,7 +147,7 @@ struct SliceOf : SliceCounts {
 };
 
 using SliceView = SliceOf<const SlicePiece*>;
-/// The most pieces of a kernel, and the number for which kernels with fewer bytes of arguments exist.
+/// The maximum number of pieces of a kernel, and the number for which kernels with fewer bytes of arguments exist.
 inline constexpr int most_pieces = 128, few_pieces = 32;
 using Slice = SliceOf<Listed<SlicePiece, most_pieces>>;
 
@@ -168,8 +168,8 @@ inline index_t tiles_of(PlacedRanges ranges, Units units) {
 }
 
 /// Calls use(slice, last) for one slice after the other; `last` is true for the last one. Incoming codes have `Coming`
-/// bits, outgoing ones `Going`; 0: there are none. Outgoing scales have `scale_bytes` bytes. Empty pieces have no
-/// units.
+/// bits, outgoing ones `Going`; 0 means that there are none. Outgoing scales have `scale_bytes` bytes. Empty pieces
+/// have no units.
 template <int Coming, int Going, class Use>
 void for_each_slice(PlacedRanges ranges, Units units, index_t scale_bytes, Use use) {
   const Units apart{units.whole ? 0 : units.size, false};

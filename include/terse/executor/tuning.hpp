@@ -9,14 +9,14 @@ namespace terse {
 /// the results, and the best values differ between GPUs. An executor states it as a constant member `tuning`, see
 /// executor::tuned_cuda.
 struct Tuning {
-  /// Threads of a block, 16 to a tile: 32, 64, 128 or 256.
+  /// Threads of a block, of which 16 process a tile: 32, 64, 128 or 256.
   int threads = 64;
-  /// Rows of 64 elements whose loads a thread has under way at a time, four elements of each; 0: 8, 4 or 2, by the
-  /// number of streams. Kernels that pack codes of less than 8 bits take 8.
+  /// Rows of 64 elements whose loads a thread has in flight at a time, four elements of each. 0 means 8, 4 or 2, by
+  /// the number of streams. Kernels that pack codes of less than 8 bits take 8.
   int rows = 0;
-  /// The least number of blocks whose registers shall fit into a multiprocessor; 0: the compiler's choice.
+  /// The minimum number of blocks whose registers must fit into a multiprocessor; 0 for the compiler's choice.
   int resident_blocks = 0;
-  /// The number of tiles of 4096 elements below which a sum takes a block of 256 threads for each, regardless of
+  /// If there are fewer tiles of 4096 elements than this, a sum takes a block of 256 threads for each, regardless of
   /// `threads`.
   std::int64_t few_tiles = 4096;
 
@@ -25,7 +25,7 @@ struct Tuning {
 
 namespace detail {
 
-/// Threads of a block without tuning, and the most that a tuning may ask for.
+/// Threads of a block without tuning, and the maximum that a tuning may set.
 inline constexpr int block_threads = 256;
 
 /// A tuned executor, or a kernel that can be tuned.

@@ -8,8 +8,8 @@
 #include "terse/executor/bits.hpp"
 #include "terse/executor/concept.hpp"
 
-// Walks of the host's verbs through the units of a range: one thread takes all of them, or each thread of a team a
-// share.
+// Walks of the host's verbs through the units of a range: one thread processes all of them, or each thread of a team
+// a share.
 
 namespace terse {
 
@@ -36,7 +36,7 @@ inline index_t unit_size(const Piece& piece, Units units) {
   return units.size == 0 ? piece.count : units.size;
 }
 
-/// A thread's part of a range: all of it.
+/// A thread's part of a range, which is all of it.
 struct AllOfIt {};
 /// A thread's part of a range: the elements [first, last), counted over its pieces, in blocks from the beginning of a
 /// unit. A block belongs to the share of its first element.
@@ -59,8 +59,8 @@ struct CodePlace {
   void next_piece(index_t count) { wire += code_bytes<Bits>(count); }
 };
 
-/// Calls act(piece, part) for each unit that overlaps the thread's share, and piece by piece for a unit of the whole
-/// range. Advances `places` with the units.
+/// Calls act(piece, part) for each unit that overlaps the thread's share. A unit of the whole range is processed
+/// piece by piece. Advances `places` with the units.
 template <class Act, class... Places>
 TERSE_INLINE void for_each_unit(const Range& range, Units units, AllOfIt, index_t, Act act,
                                 Places&... places) {
@@ -76,7 +76,7 @@ TERSE_INLINE void for_each_unit(const Range& range, Units units, AllOfIt, index_
     passed += piece.count;
   }
 }
-/// Calls act(piece, part) for the units of a share, which cuts them every `block` elements; 0: it doesn't.
+/// Calls act(piece, part) for the units of a share, which may cut them every `block` elements; 0 means nowhere.
 template <class Act, class... Places>
 inline void for_each_unit(const Range& range, Units units, ThreadShare share, index_t block, Act act,
                           Places&... places) {

@@ -9,7 +9,7 @@
 
 namespace terse::graph {
 
-/// A pattern of senders and receivers, without weights: the least that a user has to write for a custom graph.
+/// A pattern of senders and receivers without weights, which is the minimum that a user writes for a custom graph.
 ///
 ///     check(size)                    as for a Graph
 ///     sends(from, to, size, round)   true if `to` receives from `from`; called for from != to only
@@ -25,7 +25,7 @@ concept Adjacency = std::copyable<A> && requires(const A& adjacency, int n, std:
   { adjacency.sends(n, n, n, round) } -> std::convertible_to<bool>;
 };
 
-/// Returns the number of ranks that `rank` receives from. O(size).
+/// Returns the number of ranks from which `rank` receives. O(size).
 template <Adjacency A>
 int in_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   int degree = 0;
@@ -34,7 +34,7 @@ int in_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   return degree;
 }
 
-/// Returns the number of ranks that `rank` sends to. O(size).
+/// Returns the number of ranks to which `rank` sends. O(size).
 template <Adjacency A>
 int out_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   int degree = 0;
@@ -43,7 +43,7 @@ int out_degree(const A& adjacency, int rank, int size, std::uint64_t round) {
   return degree;
 }
 
-/// Replaces `peers` by the ranks that `rank` sends to, ascending. O(size).
+/// Replaces `peers` by the ascending ranks to which `rank` sends. O(size).
 template <Adjacency A>
 void out_neighbors(const A& adjacency, int rank, int size, std::uint64_t round, std::vector<int>& peers) {
   peers.clear();

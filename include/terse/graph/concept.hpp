@@ -9,7 +9,7 @@
 
 #include "terse/core/error.hpp"
 
-/// Mixing graphs: which ranks average, and with which weights, as pure functions of (rank, size, round). One round of
+/// Mixing graphs: the ranks that average, and their weights, as pure functions of (rank, size, round). One round of
 /// mixing is x_i <- sum over j of W_ij x_j. Nothing here communicates.
 namespace terse::graph {
 
@@ -28,16 +28,16 @@ struct Edge {
 ///     receivers(rank, size, round, peers)    replaces `peers` by the ranks whose row holds `rank`, ascending
 ///
 /// Neither allocates once its vector has room for `size` entries. The flags are promises for every size that check()
-/// admits; verify() compares them with the matrices:
+/// accepts; verify() compares them with the matrices:
 ///
 ///     fixed               the same matrix in every round
 ///     symmetric           W = W^T in every round
-///     doubly_stochastic   columns sum to 1, too, in every round: mixing conserves the mean
-///     regular             all ranks have the same number of in-neighbours, and as many out-neighbours
+///     doubly_stochastic   columns also sum to 1, in every round: mixing conserves the mean
+///     regular             all ranks have equally many in-neighbours, and as many out-neighbours
 ///
-/// Optional: most_neighbors(size), the most edges of a row, size - 1 by default, for graphs that are not fixed;
-/// settings(visit) with visit(name, double) for each parameter, so that ranks that were set up with different graphs
-/// are found out; and the members of Traits.
+/// Optional: `most_neighbors(size)`, the most edges of a row, size - 1 by default, for graphs that are not fixed.
+/// `settings(visit)` with visit(name, double) for each parameter, so that ranks with different graphs are detected.
+/// The members of Traits.
 template <class G>
 concept Graph = std::copyable<G> &&
     requires(const G& graph, int n, std::uint64_t round, std::vector<Edge>& edges, std::vector<int>& peers) {
@@ -84,12 +84,12 @@ constexpr bool is_unchecked() {
 /// and is false otherwise.
 template <class G>
 struct Traits {
-  /// Symmetry, and eigenvalues above -1/3 in every round and for every size: exact diffusion (D2) requires that of a
-  /// fixed graph.
+  /// True if W is symmetric with eigenvalues above -1/3, in every round and for every size. Exact diffusion (D2)
+  /// requires this of a fixed graph.
   static constexpr bool spectrum_above_minus_third = detail::is_above_minus_third<G>();
   /// The form (I + W) / 2 of some W, see Lazy.
   static constexpr bool lazy = detail::is_lazy<G>();
-  /// A fixed, symmetric and custom graph, so that choices that depend on its spectrum are made at construction.
+  /// A custom graph that is fixed and symmetric; its spectrum is checked at construction.
   static constexpr bool known_at_construction = detail::is_known_at_construction<G>();
   /// Rows that belong to push-sum weights, `double weight(rank, size, round)`. See PushSum.
   static constexpr bool push_sum = detail::is_push_sum<G>();
@@ -103,8 +103,8 @@ void visit_settings(const G& graph, Visit&& visit) {
   if constexpr (requires { graph.settings(visit); }) graph.settings(visit);
 }
 
-/// A graph that is used against the compile-time checks: for experiments such as DecentLaM on a directed graph, which
-/// diverges for large beta.
+/// A graph without the compile-time checks, for experiments such as DecentLaM on a directed graph, which diverges for
+/// large beta.
 template <class G>
 struct Unchecked : G {
   static constexpr bool unchecked = true;

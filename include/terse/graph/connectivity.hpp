@@ -9,8 +9,8 @@
 
 namespace terse::graph {
 
-/// Returns the first rank that `start` never reaches along round 0's edges, or -1. With `backwards`: the first that
-/// never reaches `start`. O(size^2) and allocates: for checks.
+/// Returns the first rank that can't be reached from `start` along round 0's edges, or -1. With `backwards`: the
+/// first rank that can't reach `start`. O(size^2) and allocates: for checks.
 template <Adjacency A>
 int unreached(const A& adjacency, int size, int start, bool backwards = false) {
   std::vector<char> seen(static_cast<std::size_t>(size), 0);

@@ -14,10 +14,10 @@
 
 namespace terse::graph {
 
-/// A custom directed graph: for each rank the ranks it sends to, in any order. An Adjacency. It is usually irregular,
-/// and only PushSum finds the mean over it: `PushSum{DirectedList{{{1, 2}, {2}, {0}}}}`.
-/// Errors: check() throws usage_error unless there is one list for each rank, with other ranks of the graph and without
-/// repetition, and every rank reaches every other.
+/// A custom directed graph: for each rank the ranks to which it sends, in any order. An Adjacency. It is usually
+/// irregular, and only PushSum finds the mean over it: `PushSum{DirectedList{{{1, 2}, {2}, {0}}}}`. Errors: check()
+/// throws usage_error unless there is one list for each rank, which contains other ranks of the graph without
+/// repetition, and unless every rank reaches every other.
 struct DirectedList {
   std::vector<std::vector<int>> receivers_of;  ///< one list for each rank
 

@@ -15,12 +15,11 @@
 
 namespace terse::graph {
 
-/// A random graph: each pair of ranks is joined with the given probability, once, by the seed. Metropolis-Hastings
-/// weights. The draw for a pair does not depend on the size.
-/// Errors: check() throws usage_error for a probability outside [0, 1] and for a draw that is not connected, which is
-/// likely below log(size) / size.
-/// Cost: O(size * degree) random numbers a row: keep the row, since it never changes.
-/// Source: Gilbert, "Random graphs", Ann. Math. Stat. 30 (1959): the model G(n, p).
+/// A random graph: each pair of ranks is joined with the given probability. The seed determines the one draw.
+/// Metropolis-Hastings weights. The draw for a pair does not depend on the size. Errors: check() throws usage_error
+/// for a probability outside [0, 1] and for a draw that is not connected, which is likely below log(size) / size.
+/// Cost: O(size * degree) random numbers a row, so keep the row, which never changes. Source: Gilbert, "Random
+/// graphs", Ann. Math. Stat. 30 (1959): the model G(n, p).
 struct ErdosRenyi {
   double probability = 0.5;  ///< probability that a pair is joined; in [0, 1]
   std::uint64_t seed = 0;    ///< seed of the graph
@@ -38,7 +37,7 @@ struct ErdosRenyi {
                         ". Take another seed or a higher probability");
   }
 
-  /// Checks whether `from` sends to `to`, as an Adjacency.
+  /// Checks whether `from` sends to `to`, as an Adjacency does.
   bool sends(int from, int to, int, std::uint64_t) const {
     const auto low = static_cast<std::uint64_t>(std::min(from, to));
     const auto high = static_cast<std::uint64_t>(std::max(from, to));

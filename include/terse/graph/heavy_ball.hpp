@@ -18,15 +18,14 @@
 //     x(k + 1) = W(k) x(k) + beta (x(k) - x(k - 1))
 //
 // An eigenvalue lambda of a fixed W contributes the roots of z^2 - (lambda + beta) z + beta. For real lambda in (-1, 1)
-// they lie inside the unit circle for every beta < 1; for complex lambda they may not. A W that changes has no such
-// roots: even symmetric rounds may grow in their product.
+// they lie inside the unit circle for every beta < 1; for complex lambda they may not. A changing W has no such roots:
+// even symmetric rounds may grow in their product.
 
 namespace terse::graph {
 
 /// Returns the spectral radius of that recursion for a fixed W, restricted to the differences between ranks: below 1
-/// they vanish.
-/// Throws usage_error unless rows sum to 1. Cost: 49 products of 2n x 2n matrices. Accuracy: 1e-12, and 1e-7 where the
-/// two roots of the leading eigenvalue meet.
+/// they vanish. Throws usage_error unless rows sum to 1. Cost: 49 products of 2n x 2n matrices. Accuracy: 1e-12, or
+/// 1e-7 if the two roots of the leading eigenvalue are equal.
 inline double heavy_ball_consensus_radius(const std::vector<double>& matrix, double beta) {
   const int order = order_of(matrix);
   check_stochastic(matrix, order, Stochastic::rows);
@@ -43,17 +42,17 @@ inline double heavy_ball_consensus_radius(const std::vector<double>& matrix, dou
   return detail::spectral_radius(std::move(companion), 2 * n);
 }
 
-/// Returns the growth per step of that recursion over the graph's rounds 0 ... rounds - 1: the spectral radius of the
-/// map over all of them, to the power 1 / rounds. For a graph with a period, rounds = one period gives the exact rate
-/// (or a multiple, in long runs up to rounding). For random graphs the rate is an estimate whose error falls as
-/// 1 / sqrt(rounds), to about 0.003 at 4000 rounds of a matching of 8.
-/// Cost: O(rounds * (edges + n) * n). Throws usage_error if rounds < 1, and as the graph's check() does.
+/// Returns the growth per step of that recursion over the graph's rounds 0 ... rounds - 1. It is the spectral radius
+/// of the map over all of them, to the power 1 / rounds. For a graph with a period, rounds = one period gives the
+/// exact rate. (So does a multiple, but long runs only up to rounding.) For random graphs the rate is an estimate
+/// whose error falls as 1 / sqrt(rounds), to about 0.003 at 4000 rounds of a matching of 8. Cost: O(rounds * (edges +
+/// n) * n). Throws usage_error if rounds < 1, and the errors of the graph's check().
 template <Graph G>
 double heavy_ball_growth(const G& graph, int size, double beta, std::uint64_t rounds) {
   graph.check(size);
   if (rounds < 1) throw usage_error("growth is measured over at least one round");
   const auto n = static_cast<std::size_t>(size), width = 2 * n;
-  // The recursion from all 2n starts at once, one column each. `state` is x(k) above x(k - 1).
+  // The recursion from all 2n starts at once, with one column for each. `state` has x(k) above x(k - 1).
   std::vector<double> state(width * width, 0), mixed(n * width);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j < n; ++j) {
@@ -76,7 +75,7 @@ double heavy_ball_growth(const G& graph, int size, double beta, std::uint64_t ro
         for (std::size_t c = 0; c < width; ++c) to[c] += edge.weight * from[c];
       }
     }
-    // Rounding leaves a trace of consensus, which does not decay and would hide the decaying part.
+    // Rounding leaves a remainder of consensus, which does not decay and would hide the decaying part.
     for (std::size_t c = 0; c < width; ++c) {
       double mean = 0;
       for (std::size_t i = 0; i < n; ++i) mean += mixed[i * width + c] / static_cast<double>(n);

@@ -9,8 +9,8 @@
 namespace terse::graph {
 
 /// A graph with the matrix (I + W) / 2: half of each weight goes back to the rank itself. The eigenvalues of a
-/// symmetric W move into [0, 1], which exact diffusion (D2) and some symmetric time-varying schedules with momentum
-/// need. rho may grow to (1 + rho) / 2, so mixing takes up to twice the rounds, with the same messages.
+/// symmetric W move into [0, 1]. Exact diffusion (D2) and some symmetric time-varying schedules with momentum need
+/// this. rho may grow to (1 + rho) / 2, so mixing takes up to twice the rounds, with the same messages.
 template <Graph G>
 struct Lazy : G {
   static_assert(!Traits<G>::push_sum,

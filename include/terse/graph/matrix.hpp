@@ -16,10 +16,9 @@
 namespace terse::graph {
 
 /// A custom mixing matrix, row-major: `SymmetricMatrix{.weights = {0.5, 0.5, 0.5, 0.5}}`. Its kind is declared at
-/// compile time, so that methods can be refused there, and verified by check().
-/// Errors: check() throws usage_error, naming row and column, if the matrix does not fit the number of ranks, has
-/// entries that are negative or not finite, or is not of its kind within 1e-9.
-/// Cost: O(size) a row; size^2 doubles on each rank.
+/// compile time, so that methods can refuse it there; check() verifies the kind. Errors: check() throws usage_error,
+/// which names row and column, in three cases: the matrix does not fit the number of ranks, has entries that are
+/// negative or not finite, or is not of its kind within 1e-9. Cost: O(size) a row; size^2 doubles on each rank.
 template <Stochastic kind>
 struct Matrix {
   std::vector<double> weights;  ///< row after row
@@ -37,7 +36,7 @@ struct Matrix {
     check_stochastic(weights, size, kind);
   }
 
-  /// Checks whether the weight is not 0, as an Adjacency.
+  /// Checks whether the weight is not 0, as an Adjacency does.
   bool sends(int from, int to, int size, std::uint64_t) const { return at(to, from, size) > 0; }
 
   void row(int rank, int size, std::uint64_t, std::vector<Edge>& edges) const {

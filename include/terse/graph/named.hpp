@@ -4,8 +4,8 @@
 #include "terse/graph/patterns.hpp"
 #include "terse/graph/weights.hpp"
 
-// Graphs of the literature by their names, with their usual weights. Each is an Adjacency, too, so that other weights
-// may be put on it: PushSum<OnePeerExponential>.
+// Graphs of the literature by their names, with their usual weights. Each is also an Adjacency, so that it can have
+// other weights: PushSum<OnePeerExponential>.
 
 namespace terse::graph {
 
@@ -16,7 +16,7 @@ struct Ring : Uniform<adjacency::Ring> {};
 /// lambda_min falls below -1/3: exact diffusion needs Lazy<Mesh>.
 struct Mesh : MetropolisHastings<adjacency::Mesh> {};
 
-/// A Mesh with joined edges; weights 1/5 where both dimensions are at least 3. rho(W) = 1 - O(1/n).
+/// A Mesh with joined edges; weights are 1/5 if both dimensions are at least 3. rho(W) = 1 - O(1/n).
 struct Torus : Uniform<adjacency::Torus> {};
 
 /// A star: rank 0 exchanges with all others, all weights 1/n. The eigenvalues are 1, 1 - 1/n (n - 2 times) and 0.
@@ -33,10 +33,9 @@ struct Complete : Uniform<adjacency::Complete> {
 /// lambda_min = (1 - log2 n) / (1 + log2 n).
 struct Hypercube : Uniform<adjacency::Hypercube> {};
 
-/// A directed graph: a rank receives from the ranks 1, 2, 4 ... before it, ceil(log2 n) of them. Heavy-ball methods,
-/// such as DecentLaM, diverge on it for large beta, see heavy_ball_consensus_radius.
-/// Source: Ying, Yuan, Chen, Hu, Pan, Yin, "Exponential graph is provably efficient for decentralized deep training",
-/// NeurIPS 2021, section 3.
+/// A directed graph: a rank receives from the ranks 1, 2, 4 ... before it, in total ceil(log2 n). Heavy-ball methods,
+/// such as DecentLaM, diverge on it for large beta, see heavy_ball_consensus_radius. Source: Ying, Yuan, Chen, Hu,
+/// Pan, Yin, "Exponential graph is provably efficient for decentralized deep training", NeurIPS 2021, section 3.
 struct DirectedExponential : Uniform<adjacency::DirectedExponential<2>> {};
 
 /// A symmetric graph: a rank exchanges with the ranks 1, 2, 4 ... before and after it, up to half the circle; weights
@@ -51,8 +50,8 @@ struct OnePeerExponential : Uniform<adjacency::OnePeerExponential> {
   static constexpr int most_neighbors(int) { return 1; }
 };
 
-/// A symmetric, time-varying graph with one exchange per rank and round: with the rank whose number differs in bit
-/// (round mod log2 n), weight 1/2. n = 2^k; any k consecutive rounds give the exact mean.
+/// A symmetric, time-varying graph with one exchange per rank and round, with weight 1/2. A rank's partner is the
+/// rank whose number differs in bit (round mod log2 n). n = 2^k; any k consecutive rounds give the exact mean.
 struct OnePeerHypercube : Uniform<adjacency::OnePeerHypercube> {
   static constexpr int most_neighbors(int) { return 1; }
 };

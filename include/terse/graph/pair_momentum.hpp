@@ -17,7 +17,7 @@
 //     q = (W / 2) / (W - 1), W / 2 rounded down
 //
 // of the squared distance from consensus, in expectation. So the sums over ranks of x^2, x m and m^2, without the
-// ranks' common part, follow a linear map, and shrink if its spectral radius is below 1.
+// ranks' common part, follow a linear map. They shrink if its spectral radius is below 1.
 
 namespace terse::graph {
 

@@ -9,7 +9,7 @@
 
 namespace terse::graph {
 
-/// A graph in which each rank averages with one other rank or none in a round: W_ij = 1/2. It has
+/// A graph in which each rank averages with at most one other rank in a round: W_ij = 1/2. It has
 ///
 ///     partner(rank, size, round)    the other rank, whose partner this one is, or -1
 ///

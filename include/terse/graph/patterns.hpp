@@ -23,8 +23,8 @@ constexpr int ceil_log2(int value) {
   return static_cast<int>(std::bit_width(static_cast<unsigned>(value) - 1));
 }
 
-/// Returns the rows of the squarest grid of `size` places: the largest divisor that is not above its square root.
-/// O(sqrt).
+/// Returns the rows of the squarest grid of `size` places, which is the largest divisor that does not exceed its
+/// square root. O(sqrt).
 constexpr int grid_rows(int size) {
   int rows = 1;
   for (int divisor = 2; divisor <= size / divisor; ++divisor)
@@ -42,7 +42,7 @@ inline void check_power_of_two(int size) {
 /// Neighbour patterns without parameters, each an Adjacency. named.hpp has them with their usual weights.
 namespace adjacency {
 
-/// Returns the distance from `from` on to `to` on a circle of `size`.
+/// Returns the distance from `from` forward to `to` on a circle of `size`.
 constexpr int hop(int from, int to, int size) { return (to - from + size) % size; }
 
 /// Checks whether two different places of a circle are neighbours.
@@ -70,7 +70,7 @@ struct Mesh {
   }
 };
 
-/// A Mesh whose edges are joined. A ring for primes; in a dimension of two places the two wrap to one edge.
+/// A Mesh whose edges are joined. It is a ring for primes; in a dimension of two places both wraps are one edge.
 struct Torus {
   static constexpr bool fixed = true, symmetric = true, regular = true;
   void check(int size) const { check_size(size); }
@@ -81,14 +81,14 @@ struct Torus {
   }
 };
 
-/// A star: rank 0 with every other.
+/// A star: rank 0 with every other rank.
 struct Star {
   static constexpr bool fixed = true, symmetric = true, regular = false;
   void check(int size) const { check_size(size); }
   bool sends(int from, int to, int, std::uint64_t) const { return from == 0 || to == 0; }
 };
 
-/// The complete graph: every rank with every other.
+/// The complete graph: every rank with every other rank.
 struct Complete {
   static constexpr bool fixed = true, symmetric = true, regular = true;
   void check(int size) const { check_size(size); }
@@ -102,7 +102,8 @@ struct Hypercube {
   bool sends(int from, int to, int, std::uint64_t) const { return is_power_of(from ^ to, 2); }
 };
 
-/// A directed graph: each rank sends to those 1, Base, Base^2 ... further on, as long as that is less than the size.
+/// A directed graph: each rank sends to the ranks 1, Base, Base^2 ... after it, as long as that is less than the
+/// size.
 template <int Base>
 struct DirectedExponential {
   static_assert(Base >= 2, "terse: hops are powers of a base of at least 2");
@@ -113,8 +114,8 @@ struct DirectedExponential {
   }
 };
 
-/// A symmetric graph: each rank with those 1, Base, Base^2 ... further on and back, up to half the circle: the hops 1,
-/// 2, 4, 6, 7 of 8 for base 2.
+/// A symmetric graph: each rank with the ranks 1, Base, Base^2 ... after and before it, up to half the circle. With
+/// base 2 and 8 ranks the hops are 1, 2, 4, 6, 7.
 template <int Base>
 struct SymmetricExponential {
   static_assert(Base >= 2, "terse: hops are powers of a base of at least 2");
@@ -126,7 +127,7 @@ struct SymmetricExponential {
   }
 };
 
-/// A directed, time-varying graph: in round k each rank sends to the one 2^(k mod ceil(log2 size)) further on.
+/// A directed, time-varying graph: in round k each rank sends to the rank 2^(k mod ceil(log2 size)) after it.
 struct OnePeerExponential {
   static constexpr bool fixed = false, symmetric = false, regular = true;
   void check(int size) const { check_size(size); }

@@ -12,17 +12,16 @@
 namespace terse::graph {
 
 /// The mean over directed, irregular or changing graphs. Every rank splits its value evenly between itself and its
-/// receivers, so that columns, not rows, sum to 1. A weight that is split the same way tracks how much each rank holds:
+/// receivers, so that columns, not rows, sum to 1. A weight that is split in the same way tracks each rank's share:
 ///
 ///     A_ij = 1 / (out-degree of j + 1)     w(0) = 1, w(k + 1) = A w(k)     R_ij = A_ij w_j(k) / w_i(k + 1)
 ///
 /// row() returns R, the matrix that acts on the de-biased values z = x / w. Its rows sum to 1 and it conserves the sum
-/// of w_i z_i; the sum of w is the number of ranks. On a regular graph w stays 1.
-/// State: the object keeps w of the last requested round. The next round costs one pass over all pairs of ranks,
-/// O(size^2 + sum over edges of sends()), and no allocation after check(). An earlier round starts again from round 0;
-/// a later one passes through all rounds in between, unless w has converged. Const members change that state: each
-/// thread uses its own copy.
-/// Source: Kempe, Dobra, Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran, Loizou,
+/// of w_i z_i; the sum of w is the number of ranks. On a regular graph w stays 1. State: the object keeps w of the
+/// last requested round. The next round costs one pass over all pairs of ranks, O(size^2 + sum over edges of sends()),
+/// and allocates nothing after check(). An earlier round starts again from round 0. A later one passes through all
+/// rounds in between, unless w has converged. Const members change that state, so each thread must use a separate
+/// copy. Source: Kempe, Dobra, Gehrke, "Gossip-based computation of aggregate information", FOCS 2003; Assran, Loizou,
 /// Ballas, Rabbat, "Stochastic gradient push for distributed deep learning", ICML 2019, section 2.
 template <Adjacency A>
 class PushSum : public A {
@@ -39,7 +38,7 @@ class PushSum : public A {
     start(size);
   }
 
-  /// Returns w_i(round), this rank's share of the whole in units of an even share.
+  /// Returns w_i(round), this rank's share of the whole, relative to an even share.
   double weight(int rank, int size, std::uint64_t round) const {
     if (size == size_ && round == round_ + 1) return next_[static_cast<std::size_t>(rank)];
     seek(size, round);
@@ -69,7 +68,7 @@ class PushSum : public A {
   void seek(int size, std::uint64_t round) const {
     if (size != size_ || round < round_) start(size);
     while (round_ < round) {
-      // A fixed A keeps a converged w forever.
+      // With a fixed A, a converged w stays valid forever.
       round_ = A::fixed && weights_ == next_ ? round : round_ + 1;
       weights_.swap(next_);
       split();
@@ -93,7 +92,7 @@ class PushSum : public A {
   mutable int size_ = 0;
   mutable std::uint64_t round_ = 0;
   mutable std::vector<double> weights_;  // w(round_)
-  mutable std::vector<double> shares_;   // A_ji w_i(round_), the same for all j
+  mutable std::vector<double> shares_;   // A_ji w_i(round_), equal for all j
   mutable std::vector<double> next_;     // w(round_ + 1)
 };
 

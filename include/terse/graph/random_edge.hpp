@@ -10,12 +10,11 @@
 
 namespace terse::graph {
 
-/// A graph of one random pair: in each round two ranks, drawn at random, average, W_ij = 1/2, and all others stay
-/// alone. All pairs are equally likely; all ranks draw the same one, from the seed. A rank takes part in 2 / size of
-/// the rounds. Symmetric and time-varying.
-/// Cost: one block of random numbers for a row or list of receivers.
-/// Source: Boyd, Ghosh, Prabhakar, Shah, "Randomized gossip algorithms", IEEE Trans. Inf. Theory 52 (2006), in its
-/// asynchronous form, one event per round.
+/// A graph of one random pair: in each round two random ranks average, W_ij = 1/2, and all others stay alone. All
+/// pairs are equally likely; all ranks draw the same pair, from the seed. A rank takes part in 2 / size of the
+/// rounds. Symmetric and time-varying. Cost: one block of random numbers for a row or list of receivers. Source:
+/// Boyd, Ghosh, Prabhakar, Shah, "Randomized gossip algorithms", IEEE Trans. Inf. Theory 52 (2006), in its
+/// asynchronous form with one event per round.
 struct RandomEdge {
   std::uint64_t seed = 0;  ///< seed of the pairs
 
@@ -24,7 +23,7 @@ struct RandomEdge {
   void check(int size) const { check_size(size); }
   static constexpr int most_neighbors(int) { return 1; }
 
-  /// Returns the rank that `rank` averages with in this round, or -1.
+  /// Returns the rank with which `rank` averages in this round, or -1.
   int partner(int rank, int size, std::uint64_t round) const {
     if (size < 2) return -1;
     const Draw draw = Draw::shared(seed, round, Purpose::matching);
@@ -34,7 +33,7 @@ struct RandomEdge {
     return rank == one ? other : rank == other ? one : -1;
   }
 
-  /// Checks whether `from` sends to `to`, as an Adjacency.
+  /// Checks whether `from` sends to `to`, as an Adjacency does.
   bool sends(int from, int to, int size, std::uint64_t round) const {
     return partner(to, size, round) == from;
   }

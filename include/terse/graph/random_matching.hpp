@@ -11,11 +11,10 @@
 namespace terse::graph {
 
 /// A random matching: in each round the ranks are paired at random and each averages with its partner, W_ij = 1/2. All
-/// matchings are equally likely; all ranks draw the same one, from the seed. If the size is odd, one rank stays alone.
-/// Symmetric and time-varying: heavy-ball methods diverge on it for large beta, see heavy_ball_growth.
-/// Cost: O(size) for a row or list of receivers, size / 2 blocks of random numbers.
-/// Source: Boyd, Ghosh, Prabhakar, Shah, "Randomized gossip algorithms", IEEE Trans. Inf. Theory 52 (2006), in its
-/// synchronous form.
+/// matchings are equally likely; all ranks draw the same matching, from the seed. If the size is odd, one rank stays
+/// alone. Symmetric and time-varying: heavy-ball methods diverge on it for large beta, see heavy_ball_growth. Cost:
+/// O(size) for a row or list of receivers, size / 2 blocks of random numbers. Source: Boyd, Ghosh, Prabhakar, Shah,
+/// "Randomized gossip algorithms", IEEE Trans. Inf. Theory 52 (2006), in its synchronous form.
 struct RandomMatching {
   std::uint64_t seed = 0;  ///< seed of the pairs
 
@@ -25,10 +24,10 @@ struct RandomMatching {
   void check(int size) const { check_size(size); }
   static constexpr int most_neighbors(int) { return 1; }
 
-  /// Returns the rank that `rank` averages with in this round, or -1.
+  /// Returns the rank with which `rank` averages in this round, or -1.
   ///
-  /// Sorted by a random key of the round, the ranks are paired first with second, third with fourth and so on. One pass
-  /// finds a rank's place in that order and the ranks before and after it, without sorting.
+  /// In the order of a random key of the round, the first rank is paired with the second, the third with the fourth,
+  /// and so on. One pass finds a rank's place in that order and its two neighbours, without sorting.
   int partner(int rank, int size, std::uint64_t round) const {
     const Draw draw = Draw::shared(seed, round, Purpose::matching);
     const Key mine{draw.bits(static_cast<std::uint64_t>(rank)), rank};
@@ -47,7 +46,7 @@ struct RandomMatching {
     return place % 2 == 0 ? behind.rank : before.rank;
   }
 
-  /// Checks whether `from` sends to `to`, as an Adjacency.
+  /// Checks whether `from` sends to `to`, as an Adjacency does.
   bool sends(int from, int to, int size, std::uint64_t round) const {
     return partner(to, size, round) == from;
   }

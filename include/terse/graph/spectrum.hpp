@@ -51,10 +51,10 @@ Matrix product(const Matrix& left, const Matrix& right, std::size_t n) {
   return result;
 }
 
-/// Divides a matrix by its Frobenius norm and returns the norm; a zero matrix stays as it is.
+/// Divides a matrix by its Frobenius norm and returns the norm; a zero matrix stays unchanged.
 template <class Matrix>
 double normalize(Matrix& matrix) {
-  double largest = 0;  // so that squares neither overflow nor vanish
+  double largest = 0;  // so that squares neither overflow nor underflow
   for (const double value : matrix) largest = std::fmax(largest, std::abs(value));
   if (largest <= 0) return 0;
   double squares = 0;
@@ -65,9 +65,9 @@ double normalize(Matrix& matrix) {
 }
 
 /// Returns max |lambda| of any square matrix: lim ||M^k||^(1/k), along k = 2^s by squaring with rescaling. Complex
-/// eigenvalues, which rotate a power iteration, don't disturb it. The effect of non-normality on a norm has vanished at
-/// k = 2^48. The remaining error is rounding: about 1e-14 in well-conditioned eigenvalues, and up to 1e-16^(1/m) in
-/// those with a Jordan block of size m, 0 included.
+/// eigenvalues, which make a power iteration rotate, don't disturb it. The effect of non-normality on a norm has
+/// vanished at k = 2^48. The remaining error is rounding: about 1e-14 in well-conditioned eigenvalues, and up to
+/// 1e-16^(1/m) in those with a Jordan block of size m, also for 0.
 template <class Matrix>
 double spectral_radius(Matrix matrix, std::size_t n) {
   double logarithm = 0, share = 1;
@@ -83,9 +83,9 @@ double spectral_radius(Matrix matrix, std::size_t n) {
 
 }  // namespace detail
 
-/// Returns rho(W): max |lambda| without one eigenvalue 1, that of consensus. Disagreement shrinks by this factor per
-/// round: 1 means that the ranks never agree, 0 that they do in at most n rounds.
-/// Throws usage_error unless rows sum to 1. Accuracy and cost: see detail::spectral_radius; 49 products.
+/// Returns rho(W): max |lambda| of all eigenvalues except one 1, that of consensus. Disagreement shrinks by this
+/// factor per round. With 1 the ranks never agree; with 0 they agree in at most n rounds. Throws usage_error unless
+/// rows sum to 1. Accuracy and cost: see detail::spectral_radius; 49 products.
 inline double second_largest_modulus(const std::vector<double>& matrix) {
   const int n = order_of(matrix);
   check_stochastic(matrix, n, Stochastic::rows);
@@ -94,8 +94,8 @@ inline double second_largest_modulus(const std::vector<double>& matrix) {
   return detail::spectral_radius(std::move(rest), static_cast<std::size_t>(n));
 }
 
-/// Returns lambda_min(W) of a symmetric W, to about 1e-14; exact diffusion (D2) needs more than -1/3. 49 products.
-/// Throws usage_error unless W is symmetric with rows that sum to 1.
+/// Returns lambda_min(W) of a symmetric W, to about 1e-14; exact diffusion (D2) needs more than -1/3. Cost: 49
+/// products. Throws usage_error unless W is symmetric with rows that sum to 1.
 inline double smallest_eigenvalue(const std::vector<double>& matrix) {
   const int n = order_of(matrix);
   check_stochastic(matrix, n, Stochastic::symmetric);

@@ -8,7 +8,7 @@
 
 namespace terse::graph {
 
-/// The known properties of a matrix with entries >= 0; each kind includes the ones before.
+/// The known properties of a matrix with entries >= 0; each kind includes the previous ones.
 enum class Stochastic {
   rows,       ///< rows sum to 1
   doubly,     ///< columns sum to 1, too
@@ -20,7 +20,7 @@ inline constexpr double stochastic_tolerance = 1e-9;
 
 namespace detail {
 
-/// Formats a number with all digits that matter: 0.3333 is not 1/3.
+/// Formats a number with all significant digits: 0.3333 is not 1/3.
 std::string digits(double value);
 
 inline std::string entry(int row, int column, double value) {
@@ -31,8 +31,8 @@ void check_sum(const char* line, int index, double sum);
 
 }  // namespace detail
 
-/// Throws usage_error unless the row-major matrix is size x size and of this kind; the error names the row or column at
-/// fault, and its value. O(size^2).
+/// Throws usage_error unless the row-major matrix is size x size and of this kind. The error names the wrong row or
+/// column, and its value. O(size^2).
 void check_stochastic(const std::vector<double>& matrix, int size, Stochastic kind);
 
 /// Returns n of an n x n matrix; throws usage_error if it has another number of entries or is empty.

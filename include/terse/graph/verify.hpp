@@ -19,10 +19,10 @@ inline std::string place(int rank, std::uint64_t round) {
   return "in round " + std::to_string(round) + " rank " + std::to_string(rank);
 }
 
-/// Throws unless these edges can be a row.
+/// Throws unless these edges are a valid row.
 void verify_row(const std::vector<Edge>& edges, int rank, int size, std::uint64_t round);
 
-/// Throws unless `receivers` are the ranks whose rows hold `rank`.
+/// Throws unless `receivers` are the ranks whose rows contain `rank`.
 void verify_receivers(const std::vector<int>& receivers, int rank, int size, std::uint64_t round,
                       const std::vector<double>& matrix);
 

@@ -30,8 +30,7 @@ void metropolis_hastings_row(const A& adjacency, int rank, int size, std::uint64
 }
 
 /// The mean over a rank and its in-neighbours: W_ij = 1 / (in-degree of i + 1). It is doubly stochastic on regular
-/// graphs. On others the mean drifts: use MetropolisHastings or PushSum there.
-/// Cost: O(size) a row.
+/// graphs. On other graphs the mean drifts: use MetropolisHastings or PushSum there. Cost: O(size) a row.
 template <Adjacency A>
 struct Uniform : A {
   static constexpr bool symmetric = A::symmetric && A::regular;

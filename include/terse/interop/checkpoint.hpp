@@ -12,7 +12,7 @@
 #include "terse/interop/data_parallel.hpp"
 
 // Checkpoints of a LibTorch module on all ranks: the optimizer, its parameters, and the module's buffers. Buffers,
-// such as the running statistics of batch normalization, are each rank's own and in no arena.
+// such as the running statistics of batch normalization, are separate on each rank and in no arena.
 //
 //     terse::checkpoint::Folder folder("checkpoints", transport);
 //     terse::interop::load(folder, model);
@@ -74,8 +74,8 @@ void save(checkpoint::Folder<T>& folder, DataParallel<R, T>& model, const checkp
 
 /// Loads the newest checkpoint that is whole, see Folder::load; returns nothing if there are no checkpoints. For a
 /// checkpoint of another number of ranks W, which requires Elastic::yes, rank r gets the buffers of rank r mod W.
-/// Collective. Throws the errors of Folder::load, and checkpoint_error if the checkpoint has no buffers, or others
-/// than the module; then nothing has changed.
+/// Collective. Throws the errors of Folder::load. If the checkpoint has no buffers, or others than the module,
+/// throws checkpoint_error; then nothing has changed.
 template <class R, Transport T>
 std::optional<checkpoint::Loaded> load(checkpoint::Folder<T>& folder, DataParallel<R, T>& model,
                                        checkpoint::Elastic elastic = checkpoint::Elastic::no) {

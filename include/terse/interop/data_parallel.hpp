@@ -16,8 +16,8 @@
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/transport/collectives.hpp"
 
-// C++20. Clang can't compile LibTorch before version 2 as C++20: such a program keeps LibTorch in a separate unit,
-// see interop/gradient_hooks.hpp.
+// C++20. Clang can't compile LibTorch before version 2 as C++20. In such a program, keep LibTorch in a separate
+// unit, see interop/gradient_hooks.hpp.
 
 namespace terse::interop {
 
@@ -54,23 +54,23 @@ struct StepsOf {
 ///       model.step();
 ///     }
 ///
-/// `Optimizer::begin` decides which gradients leave early; the bits of a step don't depend on it. Nor does the
-/// detection of errors: `step` detects a gradient that something other than a backward pass has changed, unless the
-/// step began with Leave::in_step. See GradientHooks for its cost.
+/// `Optimizer::begin` decides which gradients are sent early; the bits of a step don't depend on it. It does
+/// not affect the detection of errors: `step` detects a gradient that something other than a backward pass has changed,
+/// unless the step began with Leave::in_step. See GradientHooks for its cost.
 ///
-/// Construction and steps are collective. All ranks start from rank 0's module, buffers and frozen parameters
-/// included; later changes of buffers and frozen parameters stay each rank's own.
+/// Construction and steps are collective. All ranks start from rank 0's module, including buffers and frozen
+/// parameters. Later changes of buffers and frozen parameters stay on their rank.
 ///
-/// A parameter that a rank's passes don't reach has a gradient of zero there; `unused` names it.
+/// If a rank's passes don't reach a parameter, its gradient there is zero; `unused` names it.
 ///
 /// **Errors.** `backward()` may throw the errors of a step, with their own types: peer_error and wire_error of
-/// messages under way, mismatch_error of a first step, usage_error. `step` then throws it again. Nothing was changed,
-/// but gradients have left, and the other ranks wait for the rest until their deadline. The program's own exception
-/// before the first gradient is final does no harm: `begin` again.
+/// messages in flight, mismatch_error of a first step, and usage_error. `step` then throws it again. Then nothing has
+/// changed, but some gradients have been sent, and the other ranks wait for the rest until their deadline. If the
+/// program throws an exception before the first gradient is final, there is no harm: call `begin` again.
 ///
-/// The module must be float32, and on the CPU with a transport of host memory or, with interop/data_parallel_cuda.hpp, on a
-/// GPU with one of device memory; see FlatModule for the other requirements. It must outlive this object,
-/// and its parameters stay in the arenas. Checkpoints with its buffers: interop/checkpoint.hpp.
+/// The module must be float32, on the CPU with a transport of host memory. With interop/data_parallel_cuda.hpp it may be on
+/// a GPU with a transport of device memory. See FlatModule for the other requirements. It must outlive this object, and its
+/// parameters stay in the arenas. Checkpoints with its buffers: interop/checkpoint.hpp.
 template <class R, Transport T>
 class DataParallel {
   using Steps = detail::StepsOf<R, T>;
@@ -81,7 +81,7 @@ class DataParallel {
   using optimizer_type = typename Steps::type;
 
   /// Constructs on all ranks. `mark` may set segments' rates, weight decay and compression, see FlatModule. Throws
-  /// usage_error for a module that can't be flat or has no parameter to train, and the errors of Optimizer's
+  /// usage_error for a module that can't be flat or has no trained parameter, and the errors of Optimizer's
   /// constructor.
   DataParallel(torch::nn::Module& module, R recipe, T& transport, const Options& options = {},
                const FlatModule::Mark& mark = {})
@@ -94,7 +94,7 @@ class DataParallel {
       if (!item.value().requires_grad()) copy_from_first(item.value());
     for (const auto& item : module.named_buffers()) copy_from_first(item.value());
   }
-  /// Constructs from the module that a holder of TORCH_MODULE contains.
+  /// Constructs from the module in a holder of TORCH_MODULE.
   template <class M>
   DataParallel(const torch::nn::ModuleHolder<M>& module, R recipe, T& transport, const Options& options = {},
                const FlatModule::Mark& mark = {})
@@ -105,10 +105,10 @@ class DataParallel {
   ~DataParallel() = default;
 
   /// Zeroes the gradients and begins a step. Its gradients are the sums over the next `passes` backward passes, times
-  /// `gradient_scale`: for gradient accumulation, 4 passes with a scale of 1 / 4 give their mean. Gradients leave
-  /// during the last pass only. Passes outside of `begin` and `step` do not count. With Leave::in_step gradients
-  /// leave in `step`, and until then the program may change this rank's gradients. Throws usage_error if gradients
-  /// have left for a step that `step` hasn't finished, and the errors of `FlatModule::check_gradients`.
+  /// `gradient_scale`: for gradient accumulation, 4 passes with a scale of 1 / 4 give their mean. Gradients are sent
+  /// only during the last pass. Passes outside of `begin` and `step` do not count. With Leave::in_step gradients are
+  /// sent in `step`, and until then the program may change this rank's gradients. If gradients have been sent for a
+  /// step that `step` hasn't finished, throws usage_error. Throws the errors of `FlatModule::check_gradients`.
   void begin(int passes = 1, float gradient_scale = 1, Leave leave = Leave::when_final) {
     if (sending_)
       throw usage_error("gradients of the step before have left, and step() hasn't finished it",
@@ -118,8 +118,8 @@ class DataParallel {
     gradient_scale_ = gradient_scale;
   }
 
-  /// Sends the remaining gradients, and steps. Throws usage_error without `begin` and for changed gradients that may
-  /// have left, the errors of `Optimizer::step`, and again those that came out of `backward`.
+  /// Sends the remaining gradients, and steps. Throws usage_error without `begin`, and for changed gradients that
+  /// may have been sent. Throws the errors of `Optimizer::step`, and again those that `backward` has thrown.
   StepResult step() {
     hooks_.end();
     sending_ = false;

@@ -25,7 +25,7 @@ struct GpuOptimizer<R, T, E>::Impl {
         optimizer(recipe, transport, layout, options, executor) {}
 };
 
-/// Returns the Optimizer that does the work, in a .cu file.
+/// Returns the underlying Optimizer, in a .cu file.
 template <class R, class T, class E>
 Optimizer<R, T, executor::overlapped<E>>& optimizer_of(GpuOptimizer<R, T, E>& optimizer) {
   return optimizer.impl().optimizer;

@@ -11,7 +11,7 @@
 #include "terse/core/view.hpp"
 #include "terse/optimizer/options.hpp"
 
-// For compilers of the host. It needs no header of CUDA; those and the kernels are in gpu_optimizer.cuh.
+// For compilers of the host. It needs no CUDA header; these and the kernels are in gpu_optimizer.cuh.
 
 struct CUstream_st;  // CUDA's cudaStream_t is a pointer to it
 
@@ -31,9 +31,9 @@ namespace interop {
 ///     #include "terse/optimizer/one_bit_adam.hpp"
 ///     template class terse::interop::GpuOptimizer<terse::OneBitAdam<>>;
 ///
-/// Without these lines the linker reports undefined members of GpuOptimizer. Members do what those of Optimizer do, and
-/// throw the same. For others, such as `mask` and checkpoints, write functions in the .cu file; `optimizer_of` returns the
-/// Optimizer there.
+/// Without these lines the linker reports undefined members of GpuOptimizer. Members do the same as those of Optimizer,
+/// and throw the same errors. For other members, such as `mask` and checkpoints, write functions in the .cu file;
+/// `optimizer_of` returns the Optimizer there.
 template <class R, class T = Nccl, class E = executor::cuda>
 class GpuOptimizer {
  public:
@@ -69,7 +69,8 @@ class GpuOptimizer {
   bool full_precision() const;
   int rank() const;
   int size() const;
-  /// Returns the optimizer's own channel, for collective work between steps, and orders that work after the program's work so far.
+  /// Returns the optimizer's own channel, for collective work between steps, and orders that work after the program's previous
+  /// work.
   T& channel();
 
   /// Returns the part that gpu_optimizer.cuh defines.

@@ -19,10 +19,10 @@
 
 namespace terse::interop {
 
-/// The moment at which the gradients of a step leave this rank.
+/// The time at which the gradients of a step leave this rank.
 enum class Leave {
-  when_final,  ///< each once the last backward pass has made it; nothing may change it from then on
-  in_step      ///< all after the backward passes; until then the program may change them
+  when_final,  ///< each gradient once the last backward pass has made it; from then on nothing may change it
+  in_step      ///< all gradients after the backward passes; until then the program may change them
 };
 
 /// Hooks that report each final gradient of a FlatModule's parameters while the backward pass still computes others,
@@ -38,23 +38,23 @@ enum class Leave {
 ///       optimizer.step(parameters, gradients);
 ///     }
 ///
-/// The hooks are on LibTorch's accumulators of gradients, which run once in a backward pass for each parameter that
-/// the pass reaches, however often the graph uses it. Parameters that a pass doesn't reach, and passes outside of
-/// `begin` and `end`, are not reported. The thread that runs the pass calls `ready`. An exception of `ready` comes
-/// out of `backward()` unchanged, and out of `end` again.
+/// The hooks are on LibTorch's accumulators of gradients. For each parameter that a backward pass reaches, these run
+/// once, however often the graph uses the parameter. Parameters that a pass doesn't reach, and passes outside of
+/// `begin` and `end`, are not reported. The thread that runs the pass calls `ready`. `backward()` throws an
+/// exception of `ready` unchanged, and `end` throws it again.
 ///
-/// **Gradients** are zero at `begin`, and from then on only backward passes may change them: another change would
-/// count or not, depending on the gradients that have left. So `end` compares the bits of each gradient with those
-/// after its last backward pass. It detects changes through `data()` and pointers, too. It reads all gradients twice
-/// more, the first time while they are in cache. It also refuses a step without any pass if passes came before
-/// `begin`. A program that changes gradients itself begins the step with `Leave::in_step`: `ready` is then not
+/// **Gradients** are zero at `begin`, and from then on only backward passes may change them. Whether another change
+/// counts would depend on the gradients that have been sent. So `end` compares the bits of each gradient with those
+/// after its last backward pass. It also detects changes through `data()` and pointers. It reads all gradients two
+/// more times, the first time while they are in cache. It also refuses a step without any pass if passes came before
+/// `begin`. If a program changes gradients itself, it must begin the step with `Leave::in_step`; then `ready` is not
 /// called.
 ///
-/// **On a GPU** a gradient is final in the order of a stream: `ready` is called when its kernels are enqueued on LibTorch's
+/// **On a GPU** a gradient is final in the order of a stream. `ready` is called when its kernels are enqueued on LibTorch's
 /// current stream of the calling thread, which is one of LibTorch's own. Changes of gradients are not detected there.
 ///
-/// Use one object per module, since hooks of several would all be called. The FlatModule must outlive it and stay at its
-/// address.
+/// Use one object per module, since the hooks of several objects would all be called. The FlatModule must outlive it and
+/// stay at its address.
 class GradientHooks {
  public:
   using Ready = std::function<void(index_t segment)>;
@@ -87,8 +87,8 @@ class GradientHooks {
   }
 
   /// Ends the passes: gradients that have not been reported are final now, too. Throws usage_error without `begin`,
-  /// for a changed gradient that may have left, or for a parameter that has left the arenas
-  /// (`FlatModule::check_gradients`). Throws again an exception of a pass that came from here.
+  /// for a changed gradient that may have been sent, or for a parameter that has left the arenas
+  /// (`FlatModule::check_gradients`). If a pass threw an exception from here, throws it again.
   void end() {
     if (fault_) std::rethrow_exception(fault_);
     if (passes_ == 0) throw usage_error("step() without begin(): call begin() before backward()");
@@ -112,7 +112,7 @@ class GradientHooks {
   }
 
  private:
-  /// A parameter, with the hook on its accumulator while this lives.
+  /// A parameter, with the hook on its accumulator while this object lives.
   struct Watched {
     Watched(GradientHooks& hooks, index_t segment_)
         : segment(segment_),
@@ -123,8 +123,8 @@ class GradientHooks {
     ~Watched() { accumulator->del_post_hook(hook); }
 
     index_t segment;
-    // Kept, since a parameter holds its accumulator weakly and would make a new one, without the hook.
-    // The type of pointer depends on LibTorch's version.
+    // Kept, since a parameter only holds its accumulator weakly, and would make a new one without the hook. The
+    // pointer's type depends on LibTorch's version.
     decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
     std::uintptr_t hook;
     int calls = 0;           // calls since begin
@@ -176,7 +176,7 @@ class GradientHooks {
         "Options::clip_norm");
   }
 
-  /// Sums the gradient's bits, so that a change of one element always shows; 0 for zeros.
+  /// Sums the gradient's bits, so that a change of a single element is always detected; 0 for zeros.
   std::uint64_t bits_of(const Watched& one) const {
     const Segment& segment = flat_.layout().segments()[static_cast<std::size_t>(one.segment)];
     std::uint64_t sum = 0, odd = 1, word;
@@ -196,7 +196,7 @@ class GradientHooks {
   Ready ready_;
   std::deque<Watched> watched_;  // a deque, since elements must not move
   bool stray_ = false;           // true if a backward pass came before begin, since the last step
-  int passes_ = 0;               // passes of the current step; 0: no step has begun
+  int passes_ = 0;               // passes of the current step; 0 if no step has begun
   Leave leave_ = Leave::when_final;
   std::exception_ptr fault_;
 };

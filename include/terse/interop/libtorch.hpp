@@ -18,13 +18,13 @@
 #include "terse/core/error.hpp"
 #include "terse/core/layout.hpp"
 
-// This header compiles as C++17 and needs no CUDA header. A unit that includes it takes long to compile: keep LibTorch in one
-// unit of the program, behind an interface of plain pointers. LibTorch's current stream comes from
+// This header compiles as C++17 and needs no CUDA header. A unit that includes it takes long to compile, so keep LibTorch in
+// one unit of the program, with an interface of plain pointers. LibTorch's current stream comes from
 // interop/libtorch_cuda.hpp.
 
 namespace terse::interop {
 
-/// A LibTorch module's parameters and gradients as one flat arena each, of `Value`.
+/// A LibTorch module's parameters and gradients, each as one flat arena of `Value`.
 ///
 ///     Net net;                                        // any torch::nn::Module, or a holder of one
 ///     terse::interop::FlatModule flat(net);
@@ -38,17 +38,17 @@ namespace terse::interop {
 ///
 /// A step copies nothing: the module's parameters are views of the first arena, their gradients are views of the
 /// second, and autograd accumulates into existing gradients. So don't release the gradients (`zero_grad(set_to_none =
-/// true)`, `backward` with `create_graph`) and don't move the module (`to(device)`, `to(dtype)`) afterwards:
+/// true)`, `backward` with `create_graph`) and don't move the module (`to(device)`, `to(dtype)`) afterwards.
 /// `check_gradients` detects both. The arenas live as long as this object or any tensor in them, so the module may
-/// outlive it. The module must stay at its address as long as it is checked.
+/// outlive it. The module must stay at its address while it is checked.
 ///
-/// The layout has one segment for each parameter that requires a gradient, by the name and in the order of
+/// The layout has one segment for each parameter that requires a gradient, with the name and in the order of
 /// `named_parameters()`. Frozen parameters (`requires_grad` false) and buffers, such as the running statistics of
-/// batch normalization, are left out and stay each rank's own. A parameter shared by several modules appears once,
-/// under its first name. The trained parameters are fixed at construction: freeze and unfreeze parameters and
-/// register submodules before, or make this object again. `check_gradients` detects later changes.
+/// batch normalization, are excluded and stay separate on each rank. A parameter shared by several modules appears
+/// once, under its first name. The trained parameters are fixed at construction. Before it, freeze and unfreeze
+/// parameters and register submodules; otherwise make this object again. `check_gradients` detects later changes.
 ///
-/// Tensors that share memory without being one tensor would be separated in the arenas, and are refused.
+/// Tensors that share memory without being one tensor would be separated in the arenas, so they are refused.
 ///
 /// Modules in 16 bits have arenas of `c10::BFloat16` or `c10::Half`, with the layout of `terse::bf16` and
 /// `terse::fp16` in memory. The optimizer then keeps fp32 masters:
@@ -59,8 +59,8 @@ namespace terse::interop {
 ///     optimizer.step({reinterpret_cast<terse::bf16*>(flat.parameters()), flat.size()}, ...);
 ///
 /// A module on a CUDA device has its arenas there, in memory of LibTorch's allocator. Work on them is in the order of
-/// LibTorch's current stream: construct, zero and train under the same stream, and give the optimizer an executor on
-/// it.
+/// LibTorch's current stream. So construct, zero and train under the same stream, and give the optimizer an executor
+/// on it.
 template <class Value = float>
 class FlatModuleOf {
   static constexpr torch::ScalarType dtype = c10::CppTypeToScalarType<Value>::value;
@@ -69,15 +69,15 @@ class FlatModuleOf {
                 "terse: a FlatModuleOf has arenas of float, c10::BFloat16 or c10::Half");
 
  public:
-  /// Function called for each segment before it joins the layout. It may set `learning_rate_scale`, `weight_decay`,
-  /// `hidden`, `compress` and `group`; changes of other members are ignored.
+  /// Function called for each segment before it is added to the layout. It may set `learning_rate_scale`,
+  /// `weight_decay`, `hidden`, `compress` and `group`; changes of other members are ignored.
   using Mark = std::function<void(Segment&)>;
 
-  /// Moves the module's parameters, with their values, and their gradients, set to zero, into new arenas; copies the
-  /// parameters once. Throws usage_error with the name of a parameter that isn't a dense contiguous tensor of `Value`
-  /// on the CPU or a CUDA device, lies on another device than the first, shares memory with another parameter or
-  /// buffer, or is a view of a larger buffer that anything but the module's own tensors holds. The module is then
-  /// unchanged.
+  /// Moves the module's parameters, with their values, into a new arena, and their gradients, set to zero, into
+  /// another. Copies the parameters once. Throws usage_error with the name of the first unsuitable parameter. It
+  /// isn't a dense contiguous tensor of `Value` on the CPU or a CUDA device, is on another device than the first,
+  /// shares memory with another parameter or buffer, or is a view of a larger buffer that anything but the module's
+  /// own tensors holds. The module is then unchanged.
   explicit FlatModuleOf(torch::nn::Module& module, const Mark& mark = {}) : module_(&module) {
     for (const auto& item : module.named_parameters()) {
       const torch::Tensor& parameter = item.value();
@@ -114,7 +114,7 @@ class FlatModuleOf {
     }
   }
 
-  /// Makes the module flat that a holder of TORCH_MODULE contains.
+  /// Makes the module in a holder of TORCH_MODULE flat.
   template <class M>
   explicit FlatModuleOf(const torch::nn::ModuleHolder<M>& module, const Mark& mark = {})
       : FlatModuleOf(*module.ptr(), mark) {}
@@ -126,7 +126,7 @@ class FlatModuleOf {
   ~FlatModuleOf() = default;
 
   const Layout& layout() const noexcept { return layout_; }
-  /// Returns the device of the arenas; the CPU for a module without parameters.
+  /// Returns the device of the arenas, or the CPU for a module without parameters.
   torch::Device device() const noexcept { return device_; }
   /// Returns the arena of parameters: `size()` elements on `device()`, aligned to 64 bytes; the padding is zero.
   Value* parameters() noexcept { return parameters_.get(); }
@@ -147,14 +147,14 @@ class FlatModuleOf {
     }
   }
 
-  /// Throws usage_error with the name of the first parameter whose values or gradient have left the arenas, that was
-  /// frozen later, or that requires a gradient and isn't in them. Call it after every backward pass. Compares two
-  /// pointers per parameter and visits the module's parameters: 0.1 ms for 240 of them.
+  /// Throws usage_error with the name of the first wrong parameter: its values or gradient are no longer in the
+  /// arenas, it was frozen later, or it requires a gradient and isn't in the arenas. Call it after every backward
+  /// pass. Compares two pointers per parameter and visits the module's parameters: 0.1 ms for 240 of them.
   void check_gradients() const {
     for (const Member& member : members_) check(member);
     check_members();
   }
-  /// Checks one segment of the layout in the same way, without a visit of the module.
+  /// Checks one segment of the layout in the same way, without visiting the module.
   void check_gradient(index_t segment) const { check(members_.at(static_cast<std::size_t>(segment))); }
 
   /// Returns the module's parameter that is a segment of the layout.
@@ -179,7 +179,7 @@ class FlatModuleOf {
 
   /// Checks that all trained parameters of the module are in the arenas.
   void check_members() const {
-    auto next = members_.begin();  // mostly the same parameters in the same order
+    auto next = members_.begin();  // usually the same parameters in the same order
     for (const auto& item : module_->named_parameters()) {
       if (!trains(item.value())) continue;
       if (next != members_.end() && next->parameter.is_same(item.value()))
@@ -232,7 +232,7 @@ class FlatModuleOf {
     if (!reason.empty()) throw usage_error("parameter '" + name + "' " + reason);
   }
 
-  /// Refuses tensors whose shared values would be separate in the arenas.
+  /// Refuses tensors whose shared values would be separated in the arenas.
   void refuse_ties() const {
     struct Place {
       std::string name;
@@ -244,7 +244,7 @@ class FlatModuleOf {
       for (const auto& item : named) {
         const torch::Tensor& tensor = item.value();
         if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) continue;
-        std::int64_t reach = 1;  // elements from the first to the last
+        std::int64_t reach = 1;  // elements from the first one to the last
         for (std::int64_t d = 0; d < tensor.dim(); ++d) reach += (tensor.size(d) - 1) * tensor.stride(d);
         const char* const begin = static_cast<const char*>(tensor.data_ptr());
         places.push_back(
@@ -286,7 +286,7 @@ class FlatModuleOf {
   torch::Tensor tensor_at(const std::shared_ptr<Value>& arena, index_t offset,
                           torch::IntArrayRef sizes) const {
     const auto options = torch::TensorOptions().dtype(dtype).device(device_);
-    // LibTorch asks CUDA for a pointer's device, and after the last element the memory has none.
+    // LibTorch asks CUDA for a pointer's device, and a pointer after the last element has none.
     if (!device_.is_cpu() && c10::multiply_integers(sizes) == 0) return torch::empty(sizes, options);
     return torch::from_blob(
         arena.get() + offset, sizes, [arena](void*) {}, options);

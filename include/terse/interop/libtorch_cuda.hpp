@@ -12,13 +12,13 @@
 #endif
 
 // Requires a LibTorch with CUDA, and CUDA's own headers. Not for nvcc, which takes minutes to compile LibTorch's
-// headers, if it can at all. Keep LibTorch in a unit of the host's compiler and the optimizer in one of nvcc's. The
-// views exist from C++20 on.
+// headers, if it can. Keep LibTorch in a unit of the host's compiler and the optimizer in one of nvcc's. The views
+// exist only from C++20 on.
 
 namespace terse::interop {
 
 /// Returns LibTorch's current stream of this thread on the module's device. Its backward passes are in the order of
-/// this stream, and a step on its arenas must be, too. Throws usage_error if the module lies on the CPU, or on a
+/// this stream, and a step on its arenas must be so, too. Throws usage_error if the module is on the CPU, or on a
 /// device that isn't this thread's current one, where `executor::cuda` runs.
 ///
 /// The optimizer's unit, compiled by nvcc, uses this stream and the arenas' addresses:
@@ -26,7 +26,7 @@ namespace terse::interop {
 ///     terse::Optimizer optimizer{recipe, transport, layout, options, terse::executor::cuda{stream}};
 ///     optimizer.step({parameters, layout.size()}, {gradients, layout.size()});
 ///
-/// The optimizer keeps the stream, so the same one must be current at every backward pass.
+/// The optimizer keeps the stream, so this stream must be current at every backward pass.
 inline cudaStream_t current_stream(const FlatModule& module) {
   const torch::Device device = module.device();
   if (!device.is_cuda())

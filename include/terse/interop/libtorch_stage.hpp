@@ -20,12 +20,12 @@
 #include "terse/interop/libtorch_stage_options.hpp"
 #include "terse/pipeline/micro_batch.hpp"
 
-// Like interop/libtorch.hpp this compiles as C++17 and belongs in the one unit of the program that includes LibTorch; other
-// units see only `float*`.
+// Like interop/libtorch.hpp this header compiles as C++17 and belongs in the one unit of the program that includes
+// LibTorch. Other units see only `float*`.
 
 namespace terse::interop {
 
-/// A LibTorch module as one stage of a pipeline. Parameters and gradients lie in the flat arenas of a FlatModule, for
+/// A LibTorch module as one stage of a pipeline. Parameters and gradients are in the flat arenas of a FlatModule, for
 /// any terse optimizer.
 ///
 ///     torch::nn::Sequential part(torch::nn::Linear(256, 128), torch::nn::ReLU());         // stage 1 of 4
@@ -36,27 +36,28 @@ namespace terse::interop {
 ///     pipeline.train(ids);
 ///     // optimizer.step(stage.parameters(), stage.gradients());
 ///
-/// The first stage reads rows of `batch`'s inputs, all others the output of the stage before. The last stage computes
-/// `loss` of its output and the labels' rows. One stage may be both first and last. Tensors are read in place: the
-/// inputs given to `forward`, the gradients given to `backward`, and `batch`.
+/// The first stage reads rows of `batch`'s inputs; all others read the output of the previous stage. The last stage
+/// computes `loss` of its output and the labels' rows. One stage may be both first and last. Tensors are read in
+/// place: the inputs given to `forward`, the gradients given to `backward`, and `batch`.
 ///
 /// **Masks.** A module with `forward(Tensor input, Tensor batch_inputs)`, or a function of two tensors, also gets the
-/// micro-batch's rows of the batch's inputs, on any stage. It can derive the mask of padding from them, for instance,
+/// micro-batch's rows of the batch's inputs, on any stage. For instance, it can derive the mask of padding from them,
 /// since masks are not sent. Such a stage requires every step's `batch`. On the first stage both tensors are those
-/// rows. A `forward` whose second parameter has a default is called with one tensor: give a function of two instead.
+/// rows. If the second parameter of a `forward` has a default, it is called with one tensor; then give a function of
+/// two instead.
 ///
 /// The module maps rows x input to rows x output, both float32 on the CPU, and treats rows independently. Operations
 /// across rows, such as batch normalization, apply to each micro-batch. The module must not change its input in
-/// place, nor an earlier output. Training leaves the modes of its submodules unchanged (so modules frozen by `eval()`
-/// stay frozen); evaluation switches all to `eval()` and back.
+/// place, nor an earlier output. Training leaves the modes of its submodules unchanged, so modules frozen by `eval()`
+/// stay frozen. Evaluation switches all to `eval()` and back.
 ///
-/// Several micro-batches may be in flight, each kind of pass in ascending order; the same calls give the same bits. A
-/// stage belongs to one thread at a time; stages in different threads are independent.
+/// Several micro-batches may be in flight, each kind of pass in ascending order. The same calls give the same bits.
+/// Only one thread at a time may use a stage; stages in different threads are independent.
 ///
 /// **Memory.** A micro-batch in flight keeps the module's graph and output, rows x (autograd's tensors); with
-/// `recompute` only a few tensor heads. After a micro-batch's backward pass none of it is kept. After an evaluation
-/// only the last output is kept, or on the last stage the scores of the whole batch. The last stage gains nothing
-/// from `recompute` under schedules that run its backward pass at once.
+/// `recompute` it keeps only a few tensor heads. After a micro-batch's backward pass none of it is kept. After an
+/// evaluation only the last output is kept; the last stage keeps the scores of the whole batch. If a schedule runs
+/// the last stage's backward pass at once, `recompute` gains nothing there.
 ///
 /// **Errors** are usage_error, thrown before the module runs if possible. After an exception from a pass, call
 /// `forget` and `zero_gradients`. LibTorch's own exceptions pass through.
@@ -113,20 +114,20 @@ class TorchStage {
   bool first() const noexcept { return shapes_.input.empty(); }
   bool last() const noexcept { return static_cast<bool>(loss_); }
 
-  /// Sets the data of the next step or evaluation: rows are examples, in the order of the ids. The first stage, and
+  /// Sets the data of the next step or evaluation. Rows are examples, in the order of the ids. The first stage, and
   /// each stage whose forward takes two tensors, requires the inputs, float32 or integers; the last stage requires
   /// the labels. A stage ignores tensors that it doesn't need; they may be undefined. Keeps the tensors without a
   /// copy, so don't change them until the next call. Throws for a missing or empty tensor, another floating-point
-  /// type, another device, and different numbers of rows of inputs and labels.
+  /// type, another device, and unequal numbers of rows of inputs and labels.
   void batch(const torch::Tensor& inputs, const torch::Tensor& labels) { data_.set(inputs, labels); }
 
   /// Runs the module over the micro-batch's rows: of `batch` on the first stage, whose `input` is nullptr, and of
   /// `input`, rows x input_elements(), on others. Returns rows x output_elements(), valid until the next call of
-  /// `forward`; the last stage returns nullptr and has the `loss`. In training `input` must stay in place until this
+  /// `forward`. The last stage returns nullptr and has the `loss`. In training `input` must stay in place until this
   /// micro-batch's backward pass. In evaluation autograd is off, and only the output is kept. Throws if a batch is
-  /// missing or hasn't the number of rows that the micro-batch's weight implies, for a micro-batch that is already in
-  /// flight, an output of another shape or type than declared, an input changed in place, and a loss that isn't one
-  /// number. Copies outputs that aren't contiguous or are views of the input, and nothing else.
+  /// missing or doesn't have the number of rows that the micro-batch's weight implies, or if a micro-batch is already
+  /// in flight. Also for an output of another shape or type than declared, an input changed in place, and a loss that
+  /// isn't one number. Copies only outputs that aren't contiguous or are views of the input.
   const float* forward(const MicroBatch& micro_batch, const float* input) {
     Pass pass = begin(micro_batch, input);
     output_.reset();
@@ -219,9 +220,10 @@ class TorchStage {
     return *losses_[index];
   }
 
-  /// Returns the last stage's outputs in the latest evaluation, such as scores: those of all its micro-batches since
-  /// the one of index 0, in the order of the batch's rows. Undefined on other stages and after a training pass. Until
-  /// then they take rows x (an output's elements) of memory; each call makes a copy.
+  /// Returns the last stage's outputs in the latest evaluation, such as scores. They are those of all its
+  /// micro-batches since the one of index 0, in the order of the batch's rows. Undefined on other stages and after a
+  /// training pass. Until the next training pass they take rows x (an output's elements) of memory; each call makes a
+  /// copy.
   torch::Tensor scores() const { return scores_.empty() ? torch::Tensor() : torch::cat(scores_); }
 
   /// Returns the number of micro-batches whose backward pass is still to come.
@@ -229,8 +231,8 @@ class TorchStage {
   /// Releases the micro-batches in flight: after an exception, before the next step.
   void forget() noexcept { passes_.clear(); }
 
-  /// Returns the number of forward passes in training so far, which numbers the streams of draws. A run that resumes
-  /// from a checkpoint sets the value of the checkpoint's stage, and continues its draws.
+  /// Returns the number of forward passes in training so far, by which the streams of draws are numbered. A run that
+  /// resumes from a checkpoint sets the value from the checkpoint's stage, and so continues its draws.
   std::uint64_t draws() const noexcept { return draws_; }
   void set_draws(std::uint64_t draws) noexcept { draws_ = draws; }
 

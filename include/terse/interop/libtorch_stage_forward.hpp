@@ -21,8 +21,8 @@ std::false_type has_forward(long);
 
 namespace terse::interop {
 
-/// A stage's function of its input, or of its input and the same rows of the batch's inputs. A function that can be
-/// called with one tensor is called with one.
+/// A stage's function of its input, or of its input and the same rows of the batch's inputs. If a function can be
+/// called with one tensor, it is.
 class TorchForward {
   using OfOne = std::function<torch::Tensor(const torch::Tensor& input)>;
   using OfTwo = std::function<torch::Tensor(const torch::Tensor& input, const torch::Tensor& batch_inputs)>;

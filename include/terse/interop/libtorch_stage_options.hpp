@@ -26,13 +26,13 @@ struct TorchStageOptions {
 
   /// Random draws: true, the default, if forward passes of training draw from LibTorch's generator of the CPU, as
   /// dropout does. They then draw from a stream that depends on `seed` and `draws()` only, and the generator is
-  /// restored: all schedules give the same bits, with and without `recompute`. A thread that is not a stage must not
-  /// draw from that generator during a pass, or masks would differ (give a data loader that augments its own
-  /// generator). Since LibTorch has one generator for the whole process, forward passes of stages in different
-  /// threads take turns. Set it to false if the module doesn't draw: passes then overlap. False, dropout and
+  /// restored: all schedules give the same bits, with and without `recompute`. During a pass, a thread that is not a
+  /// stage must not draw from that generator, or masks would differ. (Give a data loader that augments a separate
+  /// generator.) Since LibTorch has one generator for the whole process, forward passes of stages in different
+  /// threads take turns. If the module doesn't draw, set it to false: passes then overlap. With false, dropout and
   /// `recompute` together give wrong gradients. Other generators are not handled.
   bool random = true;
-  std::uint64_t seed = 0;  ///< seed of those draws; mix in the stage, and the replica if there are several
+  std::uint64_t seed = 0;  ///< seed of these draws; mix in the stage, and the replica if there are several
 
   /// Function that may set a segment's rate, weight decay and compression, see FlatModule.
   FlatModule::Mark mark = {};

@@ -19,7 +19,7 @@
 
 namespace terse::laws {
 
-/// The default feedback in checks of a compressor: Residual if the error stays bounded, else none.
+/// The default feedback in checks of a compressor: Residual if the error stays bounded, otherwise none.
 template <class C>
 using DefaultFeedback = std::conditional_t<Traits<C>::tracks, Residual, Unchecked<NoErrorFeedback>>;
 

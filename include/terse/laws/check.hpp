@@ -16,7 +16,7 @@
 #include "terse/laws/values.hpp"
 #include "terse/laws/wire.hpp"
 
-// Checks the contract of a compressor, the library's or a custom one; docs/laws.md lists the laws.
+// Checks the contract of a compressor, also of a custom one; docs/laws.md lists the laws.
 //
 //     #include <terse/laws/check.hpp>
 //

@@ -21,7 +21,7 @@
 
 namespace terse::laws::detail {
 
-/// Damage of the packet that begins one of a rank's messages, on its way to its receiver.
+/// Damage of the packet at the beginning of one of a rank's messages, on its way to its receiver.
 class Damage {
  public:
   enum Part { header, last_values };
@@ -30,20 +30,21 @@ class Damage {
   /// `message` counts the messages of packets that rank `sender` sends.
   Damage(Part part, int sender, int message) : part_(part), sender_(sender), left_(message) {}
 
-  /// Returns true if the rank has sent so many messages; then the damaged one's phase and receiver are known.
+  /// Returns true if the rank has sent so many messages; then the phase and the receiver of the damaged one are
+  /// known.
   bool done() const { return left_ < 0; }
   Phase phase() const { return phase_; }
   int receiver() const { return receiver_; }
-  /// Called by each rank before its round. Returns when all ranks are there, or after 5 seconds: a rank that leaves early would end
-  /// what others set up.
+  /// Called by each rank before its round. Returns when all ranks have called it, or after 5 seconds: a rank that left early would
+  /// end the construction of others.
   void meet(int ranks) {
     std::unique_lock lock(mutex_);
     ++present_;
     changed_.notify_all();
     changed_.wait_for(lock, std::chrono::seconds(5), [&] { return present_ == ranks; });
   }
-  /// Called by each rank after its round. Returns when the receiver has ended, too, or after 5 seconds: a rank that hears of the
-  /// receiver's error and leaves would end the receiver's own round.
+  /// Called by each rank after its round. Returns when the receiver has ended, or after 5 seconds: a rank that left after the
+  /// receiver's error would end the receiver's own round.
   void end_of(int rank) {
     std::unique_lock lock(mutex_);
     ended_.push_back(rank);
@@ -53,8 +54,8 @@ class Damage {
     });
   }
 
-  /// Returns the messages that `rank` sends instead of `sends`, in a channel whose ranks have these names. The packet is copied, so
-  /// that the sender keeps its own.
+  /// Returns the messages that `rank` sends in place of `sends`, in a channel whose ranks have these names. The packet is copied,
+  /// so that the sender's packet is unchanged.
   std::span<const Send> on(int rank, std::span<const Send> sends, const std::vector<int>& names,
                            Phase phase) {
     if (rank != sender_) return sends;
@@ -97,7 +98,8 @@ class Damage {
   std::vector<int> ended_;  // ranks
 };
 
-/// Threads, with one rank's damage. Made on all ranks together; `name` is this rank's among those of the damage.
+/// Threads, with one rank's damage. It is made on all ranks together; `name` is this rank's name among those of the
+/// damage.
 class DamagedThreads : public Forwarding<DamagedThreads, Threads> {
  public:
   DamagedThreads(Threads inner, int name, Damage& damage)

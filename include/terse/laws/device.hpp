@@ -98,7 +98,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
 }  // namespace detail
 
 /// Compares packets, flags, stored errors and decoded sums on E with the host's, byte by byte. Messages have many
-/// magnitudes, zeros of both signs, denormals, constants, and non-finite values; segments end around word and tile edges;
+/// magnitudes, zeros of both signs, denormals, constants, and non-finite values. Segments end around word and tile edges;
 /// runs are with and without a mask. E is `executor::emulated`, or `executor::cuda` in a .cu file.
 template <class C, class F = DefaultFeedback<C>, GridExecutor E = executor::emulated>
 Report check_device(const C& compressor = {}, const F& feedback = {}) {

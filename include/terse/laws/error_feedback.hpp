@@ -55,7 +55,7 @@ class FeedbackLaws {
     });
     return by_share.empty() ? "" : at_once;
   }
-  /// Describes the shares that a round keeps, for a note; "" if errors don't accumulate, or are kept whole.
+  /// Describes, for a note, the shares that a round keeps; "" if errors don't accumulate, or if all of it is kept.
   std::string kept() const {
     if (!adds_up) return "";
     const Shares kept = kept_by(watch<F, C>(feedback_));
@@ -177,8 +177,8 @@ TERSE_NUMERICS_END
 ///     finite            the state is finite after messages that are not
 ///     the host's bits   the emulated device gives the same bits as the host, see check_device
 ///
-/// Shares are estimated from the feedback's steps, and a note has those of a feedback that does not keep everything. For
-/// feedbacks that need no exact start; to pass `comes back`, a feedback must keep nearly everything.
+/// Shares are estimated from the feedback's steps. If a feedback does not keep everything, a note has its shares. It is
+/// for feedbacks that need no exact start. To pass `comes back`, a feedback must keep nearly everything.
 template <class F, class C = NearestFourBits>
 Report check_error_feedback(const F& feedback = {}) {
   static_assert(terse::check_error_feedback<F>() && check_compressor<C>() &&

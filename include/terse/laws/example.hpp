@@ -48,8 +48,8 @@ inline bool same(const Values& a, const Values& b) {
 /// An example for a law: segments, and one or more messages over their elements, counted without padding.
 struct Example {
   std::vector<index_t> counts;           ///< elements of the segments
-  std::vector<std::uint8_t> excluded{};  ///< 1 for segments that are sent dense; empty: none
-  std::vector<std::uint8_t> masked{};    ///< 1 for elements that are masked; empty: none
+  std::vector<std::uint8_t> excluded{};  ///< 1 for segments that are sent dense; empty if there are none
+  std::vector<std::uint8_t> masked{};    ///< 1 for elements that are masked; empty if there are none
   int parts = 1;                         ///< number of packets of a message
   std::vector<Values> messages{};        ///< messages, in order of steps
   std::uint64_t seed = 1;                ///< seed of random draws
@@ -230,7 +230,7 @@ inline Values values(Pattern pattern, index_t n, float size, std::uint64_t seed)
 inline constexpr index_t edges[] = {0, 1, 7, 63, 64, 65, 1000, 4095, 4097};
 
 /// Returns examples of `messages` messages: every size with every pattern, and several segments with masks, exclusions
-/// and several packets. In ascending size, so that the first failure is a small example.
+/// and several packets. They are in ascending size, so that the first failure is a small example.
 inline std::vector<Example> examples(std::uint64_t seed, float size, std::size_t messages) {
   std::vector<Example> all;
   std::vector<Pattern> patterns(std::begin(ordinary), std::end(ordinary));

@@ -13,15 +13,15 @@
 #include "terse/laws/report.hpp"
 #include "terse/laws/subject.hpp"
 
-// Laws of error feedback that accumulates.
+// Laws for error feedback that accumulates.
 
 namespace terse::laws {
 
 TERSE_NUMERICS_BEGIN
 
-/// Checks that the error is fl(y - C(y)), with the compensated message y and the decoded message C(y). It holds to the
-/// last bit; up to storage rounding if the error is stored in fewer bits; and up to rounding if the feedback keeps shares
-/// of this error and of the old one. Masked elements keep no error.
+/// Checks that the error is fl(y - C(y)), with the compensated message y and the decoded message C(y). It must hold to
+/// the last bit. If the error is stored in fewer bits, it must hold up to the rounding of storage. If the feedback
+/// keeps shares of this error and of the old one, it must hold up to rounding. Masked elements keep no error.
 inline std::string feedback_violation(const Subject& subject, const Example& example) {
   const Claims& claims = subject.claims();
   const Arena arena = subject.arena(example);
@@ -56,8 +56,8 @@ inline std::string feedback_violation(const Subject& subject, const Example& exa
 }
 
 /// Checks, for sums over steps of several ranks' messages, that the decoded sum lags by exactly the mean error, and that
-/// no rank's error keeps growing. Message r is sent by rank r: the same in all steps, or, if the example's `step` is above
-/// 1, times a noise of mean 1.
+/// no rank's error keeps growing. Message r is sent by rank r. It is the same in all steps or, if the example's `step` is
+/// above 1, is multiplied by a noise of mean 1.
 inline std::string tracking_violation(const Subject& subject, const Options& options,
                                       const Example& example) {
   constexpr double growth =
@@ -142,7 +142,7 @@ inline std::string tracking_violation(const Subject& subject, const Options& opt
 
 TERSE_NUMERICS_END
 
-/// Returns the laws of error feedback that accumulates: it keeps the undecoded part, and receivers don't lag.
+/// Returns the laws for error feedback that accumulates: it keeps the undecoded part, and receivers don't lag.
 inline std::vector<Law> feedback_laws(const Subject& subject, const Options& options) {
   const Claims& claims = subject.claims();
   std::vector<Example> tracked;

@@ -19,7 +19,7 @@
 
 namespace terse::laws {
 
-/// Default compressor for checks of error feedbacks: a contraction on each unit, so that errors stored in blocks work, too.
+/// Default compressor for checks of error feedbacks: a contraction on each unit, so that errors stored in blocks also work.
 using NearestFourBits = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<64>>;
 
 namespace detail {
@@ -129,7 +129,7 @@ class FeedbackTrial {
   std::uint64_t steps_ = 0;
 };
 
-/// One element of one step: `left` is y - decoded, `before` and `after` are the errors.
+/// One element of one step, in which `left` is y - decoded, and `before` and `after` are the errors.
 struct Seen {
   std::size_t step, element;
   double message, y, decoded, received, left, before, after;

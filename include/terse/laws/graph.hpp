@@ -148,7 +148,7 @@ std::string push_sum_violation(const G& graph, const GraphRound& asked) {
   return "";
 }
 
-/// Returns the sizes that a graph admits, those without a usage_error; other exceptions propagate.
+/// Returns the sizes for which a graph throws no usage_error; other exceptions propagate.
 template <class G>
 std::vector<int> admitted_sizes(const G& graph) {
   std::vector<int> sizes;
@@ -162,7 +162,7 @@ std::vector<int> admitted_sizes(const G& graph) {
 
 }  // namespace detail
 
-/// Checks the laws of graphs for 1 to 9 ranks, if check(size) admits them, in rounds 0 to 8:
+/// Checks the laws of graphs for 1 to 9 ranks, if check(size) accepts them, in rounds 0 to 8:
 ///
 ///     sizes               check refuses 0 ranks with usage_error and admits some number up to 9
 ///     rows                rows contain other ranks, ascending, with weights above 0 that sum to 1 at most

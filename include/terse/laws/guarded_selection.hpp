@@ -10,7 +10,7 @@
 #include "terse/compressor/sparse.hpp"
 #include "terse/compressor/tiled.hpp"
 
-// Selections whose memory is guarded, so that one that writes too much breaks a law instead of the program.
+// Selections whose memory is guarded, so that a selection that writes too much breaks a law instead of the program.
 
 namespace terse::laws::detail {
 
@@ -37,8 +37,8 @@ class Guarded {
   buffer<V> all_;
 };
 
-/// A selection that writes to guarded memory. `select` throws std::logic_error if it has written more than is stated, or if its picks
-/// are not ascending positions.
+/// A selection that writes to guarded memory. `select` throws std::logic_error if it has written more than the selection states, or
+/// if its picks are not ascending positions.
 template <class S>
 struct GuardedSelection : S {
   template <Executor E>

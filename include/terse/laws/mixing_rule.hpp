@@ -50,7 +50,8 @@ struct MixingCell {
   bool operator==(const MixingCell&) const = default;
 };
 
-/// One element of three ranks on a triangle, whose matrix has 1/2 on its diagonal and the eigenvalues 1 and 1/4.
+/// One element of three ranks that are all neighbours. The matrix has 1/2 on its diagonal and the eigenvalues 1 and
+/// 1/4.
 template <class Real, class M>
 class MixingTrial {
  public:
@@ -200,7 +201,7 @@ class MixingLaws {
     }
     return "";
   }
-  /// Checks that mixing does not change the ranks' mean: given the same gradients, it is the mean without mixing.
+  /// Checks that mixing does not change the ranks' mean: with the same gradients, it is the mean without mixing.
   std::string mean() const {
     MixingTrial<double, M> mixed(policy_), alone(policy_);
     for (std::uint64_t t = 1; t <= steps; ++t) {

@@ -46,7 +46,7 @@ std::string settings_fault(const Policies&... policies) {
   return "";
 }
 
-/// A judge of the laws of rules that also notes accesses to buffers or scalars that a rule has not declared.
+/// A judge of the laws of rules that also records accesses to buffers or scalars that a rule has not declared.
 class Judge {
  public:
   explicit Judge(Report& report) : report_(report) {}

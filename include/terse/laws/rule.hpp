@@ -16,7 +16,7 @@
 #include "terse/momentum_correction/heavy_ball.hpp"
 #include "terse/preconditioner/elementwise.hpp"
 
-// Checks the contract of a momentum correction or a preconditioner on which Averaging relies.
+// Checks the contract of a momentum correction or a preconditioner, on which Averaging relies.
 //
 //     #include <terse/laws/rule.hpp>
 //
@@ -159,7 +159,8 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// Lists the optional members of the rules: a misspelt member is never called, and looks the same as a helper.
+/// Lists the optional members of the rules. A misspelled member is never called, and can't be distinguished from a
+/// helper.
 template <class M, class P>
 std::vector<std::string> optional_members() {
   using Momentum = typename M::template Rule<float>;

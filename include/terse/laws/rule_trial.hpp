@@ -65,8 +65,8 @@ struct CellAsLayers {
   }
 };
 
-/// Results of a rank for a mean: the direction, and as step the preconditioner's u, or, if it is layer-wise, the decrease
-/// of x.
+/// Results of a rank for a mean: the direction, and the step, which is the preconditioner's u or, if the preconditioner
+/// is layer-wise, the decrease of x.
 template <class Real>
 struct Made {
   Real direction, step;
@@ -129,7 +129,7 @@ class RuleTrial {
     }
     return made;
   }
-  /// Applies a mean of 0; returns true if it changes nothing.
+  /// Applies a mean of 0, and returns true if it changes nothing.
   bool rests() {
     const RuleTrial before = *this;
     const Made<Real> made = receive(0, false);

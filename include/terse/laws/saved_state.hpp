@@ -23,7 +23,7 @@ class SavedState {
       copy_part(parts_[name], true, part...);
     });
   }
-  /// Describes names that a checkpoint can't hold; "" if all are different.
+  /// Describes names that a checkpoint can't contain, or returns "" if all are different.
   const std::string& fault() const { return fault_; }
   /// Loads the state into an object that is made in the same way.
   template <class Walked>

@@ -28,10 +28,10 @@ struct Claims {
   bool variable = false;           ///< the size of a section depends on the data
   bool selects = false;            ///< a selection picks the elements to send
   bool zero_to_zero = false;       ///< a message of zeros decodes to zeros
-  std::optional<bool> stochastic;  ///< packets depend on random draws; empty: not stated
+  std::optional<bool> stochastic;  ///< packets depend on random draws; empty if not stated
   bool accumulates = false;        ///< the feedback keeps the unsent part
   bool exact = true;               ///< the feedback keeps the unsent part to the last bit
-  bool decodes_sums = false;       ///< decodes sums of packets, which are right up to rounding only
+  bool decodes_sums = false;       ///< decodes sums of packets, which are right only up to rounding
   float fresh = 1;                 ///< share of the unsent part that is kept
   float old = 0;                   ///< share of the old error that is kept
   std::function<double(const std::vector<index_t>&)> delta, omega;  ///< by segments; empty: not stated
@@ -44,7 +44,7 @@ struct Moment {
   int rank = 0;            ///< sender of the message
 };
 
-/// A packet between two margins that must not be written. The one after it has room for every element once more.
+/// A packet between two margins that must not be written. The next packet has room for every element a second time.
 class Packet {
  public:
   Packet(index_t most, std::byte fill, index_t elements)
@@ -88,7 +88,7 @@ class Rank {
   virtual bool take_bad() = 0;
 
   virtual int parts() const = 0;
-  /// Returns the offset of a part's section in its packet, or the most bytes of the section (`section_most`).
+  /// Returns the offset of a part's section in its packet, or the maximum bytes of the section (`section_most`).
   virtual index_t section_at(int part) const = 0;
   virtual index_t section_most(int part) const = 0;
   virtual index_t packet_most(int part) const = 0;
@@ -116,14 +116,15 @@ class Subject {
   virtual std::unique_ptr<Rank> rank(const Arena& arena) const = 0;
 };
 
-/// A law: the examples on which it is tried, and a function that describes a violation, "" if there is none.
+/// A law: the examples on which it is tried, and a function that describes a violation, or returns "" if there is
+/// none.
 struct Law {
   std::string name;
-  bool applies = true;              ///< true: it applies to this compressor
+  bool applies = true;              ///< true if it applies to this compressor
   std::vector<Example> examples{};  ///< examples on which it is tried
   std::function<std::string(const Example&)> violation;
-  bool shrinks = true;   ///< true: a failing example may be shrunk
-  bool decides = false;  ///< true: if it is broken, no other law is tried
+  bool shrinks = true;   ///< true if a failing example may be shrunk
+  bool decides = false;  ///< true if no other law is tried after this one is broken
 };
 
 /// Returns the moment of message m of an example: step `step + m`.

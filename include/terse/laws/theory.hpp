@@ -117,7 +117,8 @@ inline Estimate squared_error(const Subject& subject, const Example& example, in
 
 }  // namespace detail
 
-/// Checks that E ||x - C(x)||^2 <= (1 - delta) ||x||^2; without a stated delta, that C(x) is no farther from x than 0.
+/// Checks that E ||x - C(x)||^2 <= (1 - delta) ||x||^2. Without a stated delta, checks that C(x) is no farther from x
+/// than 0 is.
 inline std::string contraction_violation(const Subject& subject, int draws, const Example& example) {
   const Values& x = example.messages.front();
   if (!(detail::squared_norm(x) > 0)) return "";

@@ -32,7 +32,7 @@ namespace terse::laws {
 namespace detail {
 
 /// Damages each message of packets in a round, one at a time, and expects an error of its receiver that contains words(damage).
-/// Describes the first message that is not refused so, or returns "".
+/// Describes the first message without this error, or returns "".
 template <class Trial, class Words>
 std::string undetected(const Trial& trial, int ranks, Damage::Part part, const Words& words) {
   using Ending = typename Trial::Ending;

@@ -44,7 +44,8 @@ struct CountedMean {
 
 TERSE_NUMERICS_END
 
-/// Rounds of one exchange between ranks that are threads. `note`: the exchange also computes the norm of the mean.
+/// Rounds of one exchange between ranks that are threads. If `note`, the exchange also computes the norm of the
+/// mean.
 template <class P, Compressor C, ErrorFeedback F, bool note = false>
 class TopologyTrial {
  public:
@@ -67,9 +68,9 @@ class TopologyTrial {
     std::vector<std::vector<float>> means;  // by rank, of the last round
     std::vector<std::vector<double>> sums;  // by rank, of all rounds
     std::vector<double> norms;              // by rank, of the last round
-    bool once = true;                       // true: each element came once in each round
+    bool once = true;                       // true if each element came once in each round
   };
-  /// Runs `rounds` rounds. `same`: all rounds have the messages of the first round.
+  /// Runs `rounds` rounds. If `same`, all rounds have the messages of the first round.
   Outcome run(std::uint64_t rounds, bool same) const {
     const auto size = static_cast<std::size_t>(layout_.size());
     Outcome outcome{std::vector(static_cast<std::size_t>(ranks_), std::vector<float>(size)),
@@ -116,7 +117,7 @@ class TopologyTrial {
       std::vector<float> x = message_of(rank, 1), mean(x.size());
       std::vector<int> times(x.size());
       if (rank == culprit) x.front() = std::numeric_limits<float>::quiet_NaN();
-      // Errors are not thrown on: peers that have heard all they need must not fail on the way.
+      // Errors are not thrown again: peers that have received all that they need must not fail at that time.
       try {
         mix(exchange, 1, x, mean, times);
       } catch (const wire_error& error) {
@@ -131,8 +132,8 @@ class TopologyTrial {
     return endings;
   }
 
-  /// Compares an uninterrupted run with one that is resumed from a checkpoint after three of six rounds. Describes a difference, or
-  /// returns "".
+  /// Compares an uninterrupted run with a run that is resumed from a checkpoint after three of six rounds. Describes a difference,
+  /// or returns "".
   std::string resumed() const {
     std::vector<std::string> faults(static_cast<std::size_t>(ranks_));
     ThreadGroup(ranks_, std::chrono::seconds(20)).run([&](Threads& transport) {

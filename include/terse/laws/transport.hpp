@@ -30,8 +30,8 @@ struct TransportOptions {
   std::uint64_t seed = 1;                                         ///< seed of the bytes that are sent
   index_t large = index_t{1} << 19;                               ///< bytes of the largest message
   std::chrono::milliseconds patience = std::chrono::seconds(10);  ///< longest wait for a batch
-  /// Deadline in the last law, in which a peer stays away and after which the transport is unusable; 0: not checked. For
-  /// transports that throw peer_error, such as threads, but not MPI.
+  /// Deadline in the last law, in which a peer stays away, so that afterwards the transport is unusable; 0 if not
+  /// checked. It is for transports that throw peer_error, such as threads, but not for MPI.
   std::chrono::milliseconds deadline{0};
 };
 

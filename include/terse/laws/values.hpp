@@ -20,8 +20,9 @@ namespace terse::laws {
 
 TERSE_NUMERICS_BEGIN
 
-/// Checks that packets decode to finite values, equal at every call; that excluded elements are unchanged; and that
-/// weighted packets add up in order, to the last bit, or within a few roundings of the largest if sums are decoded.
+/// Checks that packets decode to finite values, equal at every call, and that excluded elements are unchanged.
+/// Checks that weighted packets add up in order, to the last bit, or, if sums are decoded, within a few roundings of
+/// the largest element.
 inline std::string round_trip_violation(const Subject& subject, const Example& example) {
   constexpr float weights[] = {1, 0.5F, 1.0F / 3};
   const Arena arena = subject.arena(example);
@@ -69,7 +70,7 @@ inline std::string zero_violation(const Subject& subject, const Example& example
   return "";
 }
 
-/// Checks that non-finite values count as 0, are noted, and leave no trace in packets, values or feedback.
+/// Checks that non-finite values count as 0, are recorded, and have no effect on packets, values or feedback.
 inline std::string finite_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto one = subject.rank(arena), other = subject.rank(arena);
@@ -173,7 +174,7 @@ inline std::string draws_violation(const Subject& subject, const Example& exampl
 
 TERSE_NUMERICS_END
 
-/// Returns examples in which one element of eight is not finite, except in the first message, which leaves an error to keep.
+/// Returns examples in which one element of eight is not finite, except in the first message, which leaves an error.
 inline std::vector<Example> poisoned(const std::vector<Example>& pool) {
   constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                            -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max()};

@@ -31,7 +31,8 @@ inline std::string picks_violation(const Subject& subject, const Example& exampl
   return "";
 }
 
-/// Checks that a section has wire_bytes(range) bytes, or at most these if `variable`; all sizes are multiples of 8.
+/// Checks that a section has wire_bytes(range) bytes, or at most this number if `variable`; all sizes are multiples
+/// of 8.
 inline std::string wire_size_violation(const Subject& subject, const Example& example) {
   const Arena arena = subject.arena(example);
   const auto rank = subject.rank(arena);
@@ -92,8 +93,8 @@ struct ExactPacket {
   }
 };
 
-/// Checks that `fault` accepts the compressor's own sections, and that any section that it accepts decodes within bounds
-/// to finite numbers.
+/// Checks that `fault` accepts the compressor's own sections, and that any accepted section decodes within bounds to
+/// finite numbers.
 inline std::string arbitrary_bytes_violation(const Subject& subject, const Example& example) {
   constexpr std::uint64_t trials = 24;
   constexpr float wild[] = {std::numeric_limits<float>::max(),

@@ -13,14 +13,14 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// m = beta1 m + (1 - beta1) mean, the same on all ranks; direction m / (1 - beta1^t), or m without bias correction.
+/// m = beta1 m + (1 - beta1) mean, equal on all ranks; direction m / (1 - beta1^t), or m without bias correction.
 /// Source: Kingma and Ba, "Adam", ICLR 2015, algorithm 1.
 struct ExponentialAverage {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float beta1 = 0.9F;           ///< decay rate of the momentum; in [0, 1)
-  bool bias_correction = true;  ///< whether to apply Adam's bias correction
+  bool bias_correction = true;  ///< true for Adam's bias correction
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"beta1", beta1, allowed::below_one}, {"bias_correction", bias_correction}}};
@@ -97,8 +97,8 @@ struct NesterovAverage {
   };
 };
 
-/// The common average, updated by each rank's own gradient before compression, 1-bit Adam's: the message is
-/// beta1 m + (1 - beta1) g_i, and m is the mean of the messages. Source: Tang et al., "1-bit Adam", ICML 2021,
+/// The common average, which each rank updates by its own gradient before compression, as in 1-bit Adam. The message
+/// is beta1 m + (1 - beta1) g_i, and m is the mean of the messages. Source: Tang et al., "1-bit Adam", ICML 2021,
 /// algorithm 1.
 struct LocalAverage {
   static constexpr CorrectionFacts facts{.common = true};
@@ -135,8 +135,9 @@ struct LocalAverage {
   };
 };
 
-/// Lion's two averages with one buffer: direction beta1 m + (1 - beta1) mean, and then m = beta2 m + (1 - beta2) mean. With
-/// SignStep it is Lion. Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023, algorithm 2.
+/// Lion's two averages with one buffer: the direction is beta1 m + (1 - beta1) mean, and then m = beta2 m + (1 - beta2)
+/// mean. With SignStep it is Lion. Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023,
+/// algorithm 2.
 struct LionInterpolation {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};

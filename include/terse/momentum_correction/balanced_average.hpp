@@ -9,8 +9,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// LocalAverage, scaled so that the momenta of all layers have the same size in the messages, 1-bit LAMB's. With
-/// r = ||m|| / sqrt(n) of each compressed layer when the second stage of a Staged begins,
+/// LocalAverage, scaled so that the momenta of all layers have the same size in the messages, as in 1-bit LAMB. When
+/// the second stage of a Staged begins, let r = ||m|| / sqrt(n) of each compressed layer:
 ///
 ///     s = mean over layers of r / r                  1 if r is 0, and at most 2^24
 ///     message (beta1 m + (1 - beta1) g_i) s          m is the mean of the messages, / s
@@ -52,7 +52,7 @@ struct BalancedAverage {
         sum += r;
         count += r > 0 ? Real{1} : Real{0};
       }
-      // Bounds the scale of momentum that has decayed because gradients were 0: without a bound, later gradients would
+      // Bounds the scale of momentum that has decayed because gradients were 0. Without a bound, later gradients would
       // overflow.
       constexpr Real most = static_cast<Real>(0x1p24);
       for (index_t s = 0; s < layers.count(); ++s) {
@@ -63,7 +63,7 @@ struct BalancedAverage {
     }
 
    private:
-    /// Returns the layer's scale, 1 before there is one.
+    /// Returns the layer's scale, or 1 before it has one.
     template <class Element>
     TERSE_HD static Real scale(const Element& e) {
       const Real s = e.layer(0);

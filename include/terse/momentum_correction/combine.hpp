@@ -9,7 +9,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), with d_j by Direction.
+/// Adapt, then combine: x_i = sum_j W_ij (x_j - learning_rate d_j), with d_j computed by Direction.
 template <class Direction>
 struct AdaptThenCombine {
   static_assert(check_local_direction<Direction>());

@@ -7,10 +7,10 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-// Rules that depend on compression: they send the changes of a rank's vectors.
+// Rules that depend on compression, since they send the changes of a rank's vectors.
 
-/// DCD's rule: parameters change only by decoded packets, so that all neighbours know them. With
-/// D_i = sum_j W_ij (x_j - x_i), which each rank keeps instead of its neighbours' parameters,
+/// DCD's rule: only decoded packets change parameters, so that all neighbours know them. Each rank keeps D_i = sum_j
+/// W_ij (x_j - x_i) instead of its neighbours' parameters:
 ///
 ///     q_i = C(D_i - learning_rate g_i)        x_i = x_i + q_i        D_i = D_i + sum_j W_ij (q_j - q_i)
 struct DifferenceDescent {
@@ -38,12 +38,12 @@ struct DifferenceDescent {
   };
 };
 
-/// BEER's rule: gradient tracking in which model and tracker are mixed by their public copies. For Difference,
+/// BEER's rule: gradient tracking in which model and tracker are mixed by their public copies. It is for Difference,
 /// whose sums of differences, times the consensus rate c, are D^x and D^y here:
 ///
 ///     y_i = y_i + c D^y_i + g_i - g_i'        x_i = x_i + c D^x_i - learning_rate y_i
 ///
-/// Only then the copies, and with them D^x and D^y, are updated by C(x_i - its copy) and C(y_i - its copy).
+/// Only then are the copies, and with them D^x and D^y, updated by C(x_i - its copy) and C(y_i - its copy).
 struct CompressedTracker {
   static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
   static constexpr std::array<const char*, 2> state{"tracker", "pull"};

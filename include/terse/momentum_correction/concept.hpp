@@ -7,17 +7,18 @@
 
 namespace terse {
 
-/// The position of momentum between gradient and parameters, in methods that average over all ranks: the message that a rank
-/// sends, and the direction made from the mean. A copyable policy of hyper-parameters with
+/// The position of momentum between gradient and parameters, in methods that average over all ranks. It defines the message
+/// that a rank sends, and the direction made from the mean. A copyable policy of hyper-parameters with
 ///
 ///     static constexpr CorrectionFacts facts{...};
 ///     static constexpr std::array<const char*, N> state{...};    names of its buffers, n floats each, which start at 0
 ///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
 ///                                                                hyper-parameters, in their order
 ///
-/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that does not suffice, check(),
-/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e has x(), the parameter, g(), the scaled
-/// gradient, rate() and decay(), its segment's learning rate and weight decay, e[k], buffer k, and scalar(k): see SomeElement. A rule has
+/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each. If that is not enough, it has
+/// check(), settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e has these members: x() is the parameter, g()
+/// the scaled gradient, rate() and decay() its segment's learning rate and weight decay, e[k] buffer k, and scalar(k) a scalar: see
+/// SomeElement. A rule has
 ///
 ///     direction(e, mean)         the direction for the mean of the messages
 ///     message(e)                 optional: the message of this rank; by default e.g()
@@ -36,10 +37,10 @@ namespace terse {
 ///                                reads, 0 before; called once for the layers of all groups, by group 0's rule; see SomeLayers
 ///     at_step(t)                 optional: std::array<Real, N>, the values of e.scalar(k) in step t = 1, 2, ...
 ///
-/// Each is called once for an element, in any order over elements. Arithmetic is templated on Real, so that oracles run the same
-/// text in double. message may write values that differ between ranks; direction must not, and reads only mean and e[k].
-/// A message that is not finite is refused or counts as 0. The stored values must stay finite all the same, also after means of
-/// magnitudes up to 2^63.
+/// Each function is called once for an element, in any order over elements. Arithmetic is a template on Real, so that oracles
+/// run the same code in double. message may write values that differ between ranks; direction must not, and may read only mean
+/// and e[k]. A message that is not finite is refused or counts as 0. Nevertheless the stored values must stay finite, also after
+/// means of magnitudes up to 2^63.
 template <class M>
 concept MomentumCorrection = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const CorrectionFacts, decltype(M::facts)>;

@@ -11,11 +11,11 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     x_i = sum_j W_ij x_j + beta (omega sum_j W_ij v_j + (1 - omega) v_i) - learning_rate g_i
 ///
-/// omega = 0 keeps momentum local (CDMSGD), omega = 1 mixes all of it. Parameters and momentum are mixed by the
-/// same weights, so neighbours need only their sum x_j + beta omega v_j, at half the bytes of both. The sum does not
-/// depend on the gradient. Momentum vanishes at rest: the bias is that of plain mixing at the same learning
-/// rate. All eigenvalues of W must be above -(1 + 2 beta (1 - omega)) / (1 + 2 beta omega), which is a restriction
-/// for omega > 1/2.
+/// omega = 0 keeps momentum local (CDMSGD), omega = 1 mixes all of it. Parameters and momentum are mixed by the same
+/// weights, so neighbours need only their sum x_j + beta omega v_j, at half the bytes of both. The sum does not
+/// depend on the gradient. Momentum vanishes at the fixed point, so the bias is that of plain mixing at the same
+/// learning rate. All eigenvalues of W must exceed -(1 + 2 beta (1 - omega)) / (1 + 2 beta omega), which is a
+/// restriction for omega > 1/2.
 struct Displacement {
   static constexpr MixingFacts facts{.before_gradient = true, .needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"displacement"};

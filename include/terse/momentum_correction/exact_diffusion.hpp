@@ -8,13 +8,13 @@ namespace terse {
 TERSE_NUMERICS_BEGIN
 
 /// Mixing that corrects the effect of mixing on the last step, so that differences between the ranks' data leave no bias.
-/// With gamma the learning rate and d_i by Direction,
+/// Let gamma be the learning rate, and d_i the direction by Direction:
 ///
 ///     psi_i = x_i - gamma d_i        phi_i = psi_i + r_i        x_i = sum_j W_ij phi_j        r_i = x_i - psi_i
 ///
-/// r is x - psi of the last step and starts at 0, so that the first step is a plain one. Learning rates may change:
-/// each gradient keeps the learning rate of its step. For an eigenvalue lambda of W, differences between ranks have the roots
-/// of z^2 - 2 lambda z + lambda: inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
+/// r is x - psi of the last step and starts at 0, so that the first step is a plain step. Learning rates may change: each
+/// gradient keeps the learning rate of its step. For an eigenvalue lambda of W, differences between ranks have the roots of
+/// z^2 - 2 lambda z + lambda. They are inside the unit circle for real lambda in (-1/3, 1), but not for complex ones near 1.
 template <class Direction>
 struct ExactDiffusion {
   static_assert(check_local_direction<Direction>());
@@ -45,8 +45,9 @@ struct ExactDiffusion {
     }
     template <class Element>
     TERSE_HD Real update(const Element& e, Real own, Real difference) const {
-      // x - psi, without subtracting two large numbers: rounding errors of r would accumulate over the steps, as
-      // momentum does, and keep the ranks up to a thousand units in the last place away from the optimum.
+      // x - psi, without subtracting two large numbers. Otherwise rounding errors of r would accumulate over the
+      // steps, as momentum does. They would keep the ranks up to a thousand units in the last place away from the
+      // optimum.
       e[correction] += difference;
       step.keep(e);
       return own + difference;

@@ -7,8 +7,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Deep gradient compression's momentum correction with factor masking: the error feedback accumulates
-/// the momentum, not the gradient, and the momentum of an element is reset once it has been sent:
+/// Deep gradient compression's momentum correction with factor masking. The error feedback accumulates the momentum,
+/// not the gradient, and the momentum of an element is reset once it has been sent:
 ///
 ///     u_i = momentum u_i + g_i        message u_i        u_i = 0 where sent
 ///
@@ -20,7 +20,7 @@ struct FactorMasking {
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

@@ -22,14 +22,14 @@ struct NoMomentum {
   };
 };
 
-/// Momentum on the mean, the same on all ranks: v = momentum v + mean, direction v, or mean + momentum v for
+/// Momentum on the mean, equal on all ranks: v = momentum v + mean; the direction is v, or mean + momentum v for
 /// Nesterov. Source: Polyak 1964; Sutskever et al., ICML 2013, in the form without dampening.
 struct HeavyBall {
   static constexpr CorrectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};
@@ -46,15 +46,15 @@ struct HeavyBall {
   };
 };
 
-/// Momentum before compression, of each rank's own gradient: v_i = momentum v_i + g_i, message g_i + momentum v_i
-/// (Nesterov) or v_i. Source: Zheng, Huang and Kwok, "Communication-efficient distributed blockwise momentum SGD
+/// Momentum before compression, of each rank's own gradient: v_i = momentum v_i + g_i; the message is g_i + momentum
+/// v_i (Nesterov) or v_i. Source: Zheng, Huang and Kwok, "Communication-efficient distributed blockwise momentum SGD
 /// with error-feedback", NeurIPS 2019, algorithm 2.
 struct LocalMomentumBefore {
   static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = true;   ///< whether to use Nesterov momentum
+  bool nesterov = true;   ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

@@ -7,7 +7,7 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// The majority outcome of the votes, Distributed Lion's "MaVo".
+/// The majority outcome of the votes, as in Distributed Lion's "MaVo".
 template <Tie T = Tie::zero>
 struct Counted {
   static constexpr bool exact = false;
@@ -17,7 +17,7 @@ struct Counted {
     return detail::outcome<T>(mean);
   }
 };
-/// The mean of the votes, Distributed Lion's "Avg".
+/// The mean of the votes, as in Distributed Lion's "Avg".
 struct Averaged {
   static constexpr bool exact = true;
   static constexpr bool zero = true;
@@ -31,8 +31,9 @@ struct Averaged {
 ///
 ///     message beta1 m_i + (1 - beta1) g_i        m_i = beta2 m_i + (1 - beta2) g_i        direction: Outcome of the mean of signs
 ///
-/// Segments that are averaged exactly step by the sign of the message for the mean gradient: Lion's own step. Source: Liu et
-/// al., "Communication efficient distributed training with distributed Lion", NeurIPS 2024 (arXiv 2404.00438), algorithm 1.
+/// Segments that are averaged exactly step by the sign of the message that the mean gradient would give, which is Lion's
+/// step. Source: Liu et al., "Communication efficient distributed training with distributed Lion", NeurIPS 2024 (arXiv
+/// 2404.00438), algorithm 1.
 template <class Outcome = Counted<>>
 struct LocalLion {
   static constexpr CorrectionFacts facts{.needs_whole_messages = !Outcome::exact,

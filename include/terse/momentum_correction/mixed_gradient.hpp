@@ -8,20 +8,20 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Momentum on the whole step, gradient and mixing, instead of on the gradient: DecentLaM's. With gamma the
-/// learning rate, z_i = x_i - gamma g_i is sent, and
+/// DecentLaM's momentum, on the whole step (gradient and mixing) instead of the gradient. Let gamma be the learning
+/// rate. z_i = x_i - gamma g_i is sent, and
 ///
 ///     u_i = beta r u_i + (x_i - sum_j W_ij z_j)        x_i = x_i - u_i
 ///
-/// u is gamma m, m the paper's momentum, and r = gamma / gamma', gamma' the last step's rate: there is no division by a rate, which may
-/// be 0. If the rate jumps up, r is at most 1 / beta, or the ratio of a linear warm-up: above it the recursion is unstable on every graph.
-/// With Nesterov momentum all eigenvalues of W must be above -1 / (1 + 2 beta).
+/// u is gamma m, with m the paper's momentum, and r = gamma / gamma', with gamma' the last step's rate. So no value is divided by a rate,
+/// which may be 0. If the rate jumps up, r is at most 1 / beta, or the ratio of a linear warm-up. Above that the recursion is unstable on
+/// every graph. With Nesterov momentum all eigenvalues of W must be above -1 / (1 + 2 beta).
 struct MixedGradient {
   static constexpr MixingFacts facts{.needs_fixed_symmetric = true};
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;       ///< beta; in [0, 1)
-  bool nesterov = false;       ///< whether to use Nesterov momentum
-  bool follows_jumps = false;  ///< whether r is unbounded when the rate jumps, as in the paper
+  bool nesterov = false;       ///< true for Nesterov momentum
+  bool follows_jumps = false;  ///< true removes the bound of r, as in the paper, for rates that jump
 
   constexpr std::array<HyperParameter, 3> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one},
@@ -46,7 +46,7 @@ struct MixedGradient {
       // x - mixture, without subtracting two large numbers.
       const Real moved = e.rate() * e.g() - difference;
       const Real u = momentum * e.ratio() * e[0] + moved;
-      // At a rate of 0 there is only mixing, without look-ahead: with it, 1 - (1 + beta) (1 - lambda) may be below
+      // At a rate of 0 the step only mixes, without look-ahead, with which 1 - (1 + beta) (1 - lambda) may be below
       // -1.
       const Real x = e.x() - detail::ahead(nesterov && e.rate() > 0, momentum, moved, u);
       e[0] = u;

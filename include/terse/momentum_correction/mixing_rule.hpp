@@ -15,7 +15,7 @@ namespace terse {
 struct MixingFacts {
   int vectors = 1;  ///< the number of vectors sent together, 1 or 2
   bool before_gradient =
-      false;  ///< outgoing needs no gradient, so that messages may travel while it is computed
+      false;  ///< outgoing needs no gradient, so that messages may be sent while it is computed
   bool combines_first =
       false;  ///< the gradient is computed at the mixture: the order is outgoing, update, the gradient, adapt(e)
   bool moves_by_packet =
@@ -23,7 +23,7 @@ struct MixingFacts {
               ///< then take_up(e, difference)
   bool needs_fixed = false;  ///< keeps sums over neighbours from step to step
   bool needs_fixed_symmetric =
-      false;                     ///< diverges on directed graphs and on those that change from step to step
+      false;                     ///< diverges on directed graphs and on graphs that change from step to step
   bool needs_spectrum = false;   ///< diverges if a fixed symmetric W has an eigenvalue at or below -1/3
   bool allows_push_sum = false;  ///< works with push-sum weights
   bool second_by_difference = false;  ///< the second vector's update does not read its `own`
@@ -101,10 +101,10 @@ concept DirectionRule = MakesRule<D, Real> && requires {
 ///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
 ///                                                                hyper-parameters, in their order
 ///
-/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that does not suffice, check(),
-/// settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e has x(), the parameter (after decoupled
-/// weight decay), held(), the parameter before weight decay, g(), the scaled gradient, rate(), the learning rate, ratio(), rate() over
-/// the last step's (0 after 0), e[k], buffer k, and scalar(k). A rule has
+/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each. If that is not enough, it has
+/// check(), settings(visit) and `template <class Real> Rule<Real> rule() const`. An element e has these members: x() is the parameter
+/// after decoupled weight decay, held() the parameter before it, g() the scaled gradient, rate() the learning rate, ratio() rate() over
+/// the last step's (0 after 0), e[k] buffer k, and scalar(k) a scalar. A rule has
 ///
 ///     outgoing(e)                        z, the value sent; changes nothing, and may be called again
 ///     update(e, own, difference) -> x   from z and sum_j W_ij (z_j - z_i), which is exactly 0 if all z are equal
@@ -112,10 +112,11 @@ concept DirectionRule = MakesRule<D, Real> && requires {
 ///     take_up(e, difference)            if facts.moves_by_packet
 ///     at_step(t)                        optional: std::array<Real, N>, the values of e.scalar(k) in step t = 1, 2, ...
 ///
-/// or, with two vectors, outgoing and update for Vector<0>{} and Vector<1>{} as first argument; the second vector's update
-/// is called after the first one's and returns nothing. Arithmetic is templated on Real, so that oracles run the same
-/// text in double. Optional members of the policy: `double eigenvalues_above() const`, a limit that all eigenvalues of a
-/// symmetric, fixed W must exceed; `float largest_ratio(t) const`, the upper bound of ratio() in step t.
+/// or, with two vectors, outgoing and update for Vector<0>{} and Vector<1>{} as first argument. The second vector's update
+/// is called after the first one's and returns nothing. Arithmetic is a template on Real, so that oracles run the same
+/// code in double. Optional members of the policy are two. `double eigenvalues_above() const` is a limit that all
+/// eigenvalues of a symmetric, fixed W must exceed. `float largest_ratio(t) const` is the upper bound of ratio() in step
+/// t.
 template <class M>
 concept MixingRule = std::copyable<M> && detail::NamesBuffers<M> && requires {
   requires std::same_as<const MixingFacts, decltype(M::facts)>;
@@ -178,11 +179,11 @@ constexpr bool check_mixing_rule() {
   return detail::check_parameters<M>() && MixingRule<M>;
 }
 
-/// The type of a local direction's `facts`, by which it is told from a mixing rule.
+/// The type of a local direction's `facts`, which distinguishes it from a mixing rule.
 struct DirectionFacts {};
 
-/// A local direction, which rules such as AdaptThenCombine step along: a copyable policy with facts, state, Rule and
-/// hyper_parameters() as in a mixing rule. Its rule has
+/// A local direction along which rules such as AdaptThenCombine step: a copyable policy with facts, state, Rule and
+/// hyper_parameters(), as in a mixing rule. Its rule has
 ///
 ///     direction(e)     the direction by this rank's own gradient; changes nothing, and may be called again
 ///     keep(e)          updates the buffers, once in a step
@@ -234,7 +235,7 @@ TERSE_HD Real ahead(bool nesterov, Real momentum, Real g, Real v) {
 
 }  // namespace detail
 
-/// The local direction of a step: the gradient.
+/// The local direction of a step that is the gradient.
 struct GradientDirection {
   static constexpr DirectionFacts facts{};
   static constexpr std::array<const char*, 0> state{};
@@ -250,12 +251,12 @@ struct GradientDirection {
   };
 };
 
-/// The local direction of a step: m = momentum m + g, in buffer 0; with Nesterov g + momentum m.
+/// The local direction of a step with momentum: m = momentum m + g, in buffer 0, or with Nesterov g + momentum m.
 struct MomentumDirection {
   static constexpr DirectionFacts facts{};
   static constexpr std::array<const char*, 1> state{"momentum"};
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
 
   constexpr std::array<HyperParameter, 2> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one}, {"nesterov", nesterov}}};

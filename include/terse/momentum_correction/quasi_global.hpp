@@ -8,21 +8,21 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Momentum from the change of the model, mixing included, which follows the mean of all ranks. With gamma the learning
-/// rate, z_i = x_i - gamma (beta m_i + g_i), or with Nesterov x_i - gamma (g_i + beta (beta m_i + g_i)), is sent, and
+/// Momentum from the change of the model, including mixing. It follows the mean of all ranks. Let gamma be the learning
+/// rate. z_i = x_i - gamma (beta m_i + g_i), or with Nesterov x_i - gamma (g_i + beta (beta m_i + g_i)), is sent, and
 ///
 ///     m_i = mu m_i + (1 - mu) (x_i - x_i') / gamma        x_i' = sum_j W_ij z_j
 ///
-/// The state is u = gamma m, times r = gamma / gamma', gamma' the last step's rate, when gamma changes: there is no division by a rate,
-/// which may be 0. A step multiplies u by mu + (1 - mu) beta, with Nesterov by mu + (1 - mu) beta^2. If the rate jumps up, r is at most
-/// the inverse of that factor, above which u would grow by itself.
+/// The state is u = gamma m. When gamma changes, it is multiplied by r = gamma / gamma', with gamma' the last step's rate. So no value
+/// is divided by a rate, which may be 0. A step multiplies u by mu + (1 - mu) beta, with Nesterov by mu + (1 - mu) beta^2. If the rate
+/// jumps up, r is at most the inverse of that factor; above it u would grow by itself.
 struct QuasiGlobal {
   static constexpr MixingFacts facts{};
   static constexpr std::array<const char*, 1> state{"velocity"};
   float momentum = 0.9F;       ///< beta
   float decay = 0.9F;          ///< mu
-  bool nesterov = false;       ///< whether to use Nesterov momentum
-  bool follows_jumps = false;  ///< whether r is unbounded when the rate jumps, as in the paper
+  bool nesterov = false;       ///< true for Nesterov momentum
+  bool follows_jumps = false;  ///< true removes the bound of r, as in the paper, for rates that jump
 
   constexpr std::array<HyperParameter, 4> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one},

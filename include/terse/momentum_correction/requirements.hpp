@@ -14,7 +14,7 @@
 #include "terse/core/step_scalars.hpp"
 #include "terse/executor/concept.hpp"
 
-// The members that the momentum correction's contract in concept.hpp asks for, one by one.
+// The members that the momentum correction's contract in concept.hpp requires, one by one.
 
 namespace terse {
 
@@ -40,17 +40,17 @@ TERSE_NUMERICS_END
 
 /// Properties of a momentum correction's arithmetic.
 struct CorrectionFacts {
-  /// The mean must be that of whole messages: the rule has no meaning for partial sums, which some topologies compress on
+  /// The mean must be that of whole messages: the rule is meaningless for partial sums, which some topologies compress on
   /// the way.
   bool needs_whole_messages = false;
-  /// The mean of messages that cancel must decode as 0, which compressors with two levels cannot represent.
+  /// Messages that cancel must have a mean that decodes as 0, which compressors with two levels cannot represent.
   bool needs_zero = false;
   /// The mean must be exactly that of the packets that ranks have sent: no topology may compress it again.
   bool needs_exact_mean = false;
-  /// direction(e, 0) is 0 and changes nothing. If the preconditioner rests at zero, too, and nothing decays, a step over
+  /// direction(e, 0) is 0 and changes nothing. If the preconditioner also rests at zero, and nothing decays, a step over
   /// selected elements visits only those.
   bool rests_at_zero = false;
-  /// message(e) writes nothing, so that the buffers e[k] are the same on all ranks.
+  /// message(e) writes nothing, so that the buffers e[k] are equal on all ranks.
   bool common = false;
   /// Reads e.hidden(), which only the elements of methods that average over all ranks have.
   bool asks_hidden = false;

@@ -8,11 +8,11 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// A sum of means, the same on all ranks, that decays when a step is taken along it:
+/// A sum of means, equal on all ranks, that decays when a step is taken along it:
 ///
 ///     m = m + mean, the direction        m = momentum m, of elements that the preconditioner has not left out
 ///
-/// So elements that are left out accumulate, as in an error feedback. If none is left out, the direction is HeavyBall's. For
+/// So elements that are not chosen accumulate, as in an error feedback. If all are chosen, the direction is HeavyBall's. For
 /// preconditioners that orthogonalize: OrthogonalRows. Source: Ahn, Amsel and Langford, "Dion2", 2025 (arXiv 2512.16928).
 struct RowMomentum {
   static constexpr CorrectionFacts facts{};

@@ -8,14 +8,14 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// An average of each rank's own gradients before compression, which starts at the first gradient: v_i = (1 - eta) v_i + eta g_i,
-/// message v_i, direction the mean. In exact steps g_i is the mean, so that all v_i become equal. Source:
+/// An average of each rank's own gradients before compression, which starts at the first gradient: v_i = (1 - eta) v_i + eta g_i.
+/// The message is v_i, and the direction is the mean. In exact steps g_i is the mean, so all v_i become equal. Source:
 /// Fatkhullin, Tyurin and Richtarik, "Momentum provably improves error feedback!", NeurIPS 2023, algorithm 1.
 struct SmoothedGradient {
   static constexpr CorrectionFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 1> state{"momentum"};
 
-  float eta = 0.1F;  ///< weight of the new gradient, in (0, 1]; 1: no memory
+  float eta = 0.1F;  ///< weight of the new gradient, in (0, 1]; with 1 there is no memory
 
   constexpr std::array<HyperParameter, 1> hyper_parameters() const {
     return {{{"eta", eta, allowed::share}}};

@@ -11,7 +11,7 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     y_i = sum_j W_ij y_j + g_i - g_i'        x_i = sum_j W_ij (x_j - learning_rate y_j)
 ///
-/// g_i' is the last step's gradient; y_i = g_i at first. The mean of the y_i is the mean of the g_i in every step. The state
+/// g_i' is the last step's gradient; at first y_i = g_i. The mean of the y_i is the mean of the g_i in every step. The state
 /// is y without the next gradient, sum_j W_ij y_j - g_i.
 struct GradientTracker {
   static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
@@ -78,7 +78,7 @@ struct MomentumTracker {
     }
     template <class Element>
     TERSE_HD void update(Vector<1>, const Element& e, Real own, Real difference) const {
-      // u, from the value sent: x has changed since, and with it a gradient that contains weight decay.
+      // u, from the sent value: x has changed since then, and with it a gradient that contains weight decay.
       e[0] = e[1] - own;
       e[1] += difference;
     }

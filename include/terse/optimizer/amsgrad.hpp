@@ -19,7 +19,7 @@ struct AmsgradWith {
     float beta2 = 0.999F;             ///< decay rate of the variance; in [0, 1)
     float epsilon = 1e-8F;            ///< added to the denominator, outside the root
     float weight_decay = 0;           ///< coefficient, decoupled from the gradient
-    bool bias_correction = Corrects;  ///< whether to apply Adam's bias correction
+    bool bias_correction = Corrects;  ///< true for Adam's bias correction
     std::uint64_t warmup_steps = 0;   ///< number of first steps in full precision
     C compressor{};                   ///< compressor of the messages
     F error_feedback{};               ///< handling of the compression error

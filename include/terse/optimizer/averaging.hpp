@@ -29,13 +29,13 @@ namespace recipes {
 ///     u           the step, by the preconditioner, from mean and d
 ///     x = x - learning_rate (u + weight_decay x)
 ///
-/// Gradients are averaged exactly in the first `warmup_steps` steps, in segments with `compress == false`, and in the first step
-/// if the error feedback starts from an exact one (Difference). Weight decay is decoupled.
+/// Gradients are averaged exactly in three cases: in the first `warmup_steps` steps, in segments with `compress == false`, and
+/// in the first step if the error feedback starts from an exact one (Difference). Weight decay is decoupled.
 ///
-/// State: the buffers that momentum correction and preconditioner name, n floats each, and those of the error feedback; n floats
-/// more if the preconditioner is layer-wise. Passes over n: see the compressor, and one for the update. `warmup_steps` may not
-/// change from 0, and the topology's and the error feedback's hyper-parameters are fixed at construction; all others may be
-/// changed between steps.
+/// State: the buffers of momentum correction and preconditioner, n floats each, and those of the error feedback. A layer-wise
+/// preconditioner has n floats more. Passes over n: those of the compressor, and one for the update. `warmup_steps` may not
+/// change from 0, and the hyper-parameters of topology and error feedback are fixed at construction. All others may be changed
+/// between steps.
 template <class M, class P, class C, class F, class T>
 struct AveragingOf {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>() &&
@@ -76,8 +76,8 @@ struct AveragingOf {
 
 }  // namespace recipes
 
-/// Returns the Averaging that a named optimizer runs as: with its rates, warmup_steps, compressor, error_feedback and topology,
-/// and with these two policies.
+/// Returns the Averaging as which a named optimizer runs: with its rates, warmup_steps, compressor, error_feedback and
+/// topology, and with these two policies.
 template <class Named, class M, class P>
 auto averaging_of(const Named& named, const M& momentum_correction, const P& preconditioner) {
   return recipes::AveragingOf<M, P, decltype(named.compressor), decltype(named.error_feedback),
@@ -86,8 +86,8 @@ auto averaging_of(const Named& named, const M& momentum_correction, const P& pre
       preconditioner,      named.compressor,   named.error_feedback, named.topology};
 }
 
-/// An Averaging with these policies, in any order; policies that are not given are taken from Defaults:
-/// `template <class... Ps> using MyMethod = AveragingFrom<Policies<TopK<>, HeavyBall>, Ps...>;`.
+/// An Averaging with these policies, in any order. Policies that are not given are taken from Defaults: `template
+/// <class... Ps> using MyMethod = AveragingFrom<Policies<TopK<>, HeavyBall>, Ps...>;`.
 template <class Defaults, class... Ps>
 using AveragingFrom = Sorted<recipes::AveragingOf,
                              Takes<PolicyKind::momentum_correction, PolicyKind::preconditioner,

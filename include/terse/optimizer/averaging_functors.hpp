@@ -80,8 +80,8 @@ struct Seeding {
   }
 };
 
-/// The message in the exact round that restarts a Difference, if messages are not gradients. In a compressed segment it is the
-/// message of a compressed round, which is kept for Reseeding; in other segments it is the gradient.
+/// The message in the exact round that restarts a Difference, for methods whose messages are not gradients. In a compressed
+/// segment it is the message of a compressed round, which is stored for Reseeding; in other segments it is the gradient.
 template <class Rules, class Feedback, Number G>
 struct SayExactly {
   Say<Rules> message;
@@ -132,8 +132,8 @@ struct InUsersMask {
   TERSE_HD bool operator()(const Piece&, index_t i, bool) const { return (elements[i] != 0) == taken; }
 };
 
-/// The change of stages for one element: carries its state over to the second stage, and returns whether it takes part there.
-/// left_out: masked by the user, as if the first stage had no state for the element.
+/// The change of stages for one element: converts its state for the second stage, and returns true if the element takes part
+/// there. left_out: masked by the user, as if the first stage had no state for the element.
 template <class First, class Second>
 struct GoOver {
   First first;
@@ -146,7 +146,7 @@ struct GoOver {
   TERSE_HD bool operator()(const Piece&, index_t i, bool left_out) const {
     const bool carried = carries_over(i, left_out), takes_part = carried && !left_out;
     const auto e = second.to_momentum(i);
-    // Without carry the buffers of elements that a user has masked become 0.
+    // Without carry, the buffers of elements that a user has masked become 0.
     if constexpr (requires { second.momentum.carry(e, true); })
       second.momentum.carry(e, takes_part);
     else
@@ -157,7 +157,7 @@ struct GoOver {
   }
 
  private:
-  /// Carries the second preconditioner's state over from the first one's denominator; returns whether the element takes part.
+  /// Makes the second preconditioner's state from the first one's denominator; returns true if the element takes part.
   TERSE_HD bool carries_over(index_t i, bool left_out) const {
     const auto e = second.to_preconditioner(i);
     if constexpr (requires { second.preconditioner.carry(e, 0.0F); }) {

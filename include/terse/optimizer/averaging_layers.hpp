@@ -20,7 +20,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Places and, in addition, the positions of the policy's numbers among those kept for each layer.
+/// Places, and the positions of the policy's numbers among those kept for each layer.
 template <class Places, int... Numbers>
 struct LayerPlaces : Places {
   TERSE_HD static constexpr int layer([[maybe_unused]] int k) {

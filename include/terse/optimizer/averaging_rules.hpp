@@ -20,7 +20,7 @@
 
 namespace terse::detail {
 
-/// A list of distinct names in the order of their first mention: buffers of one name are one buffer.
+/// A list of distinct names in the order of their first mention. Buffers with equal names are one buffer.
 template <std::size_t Most>
 struct Names {
   std::array<const char*, Most> names{};
@@ -54,7 +54,7 @@ constexpr auto all_names(const std::array<const char*, M1>& momentum,
   return all;
 }
 
-/// The place of a policy's first scalar among those of a step, and the numbers of the policy's buffers: as a type, which nvcc can
+/// The place of a policy's first scalar among those of a step, and the numbers of the policy's buffers, as a type, which nvcc can
 /// name.
 template <int Scalar, int... Buffers>
 struct Places {
@@ -94,8 +94,8 @@ struct AveragingView {
   std::array<float*, static_cast<std::size_t>(Layers == 0 ? 1 : Layers)> layers;
   const Rate* rates;
   const StepScalars* now;                 // one for each group
-  const std::uint32_t* groups = nullptr;  // of segments; nullptr: there is one group
-  const LayerShape* shapes = nullptr;     // of segments; nullptr: none is hidden
+  const std::uint32_t* groups = nullptr;  // of segments; nullptr if there is one group
+  const LayerShape* shapes = nullptr;     // of segments; nullptr if none is hidden
   std::uint32_t group = 0;
   Rate rate{};
   bool hidden = false;
@@ -146,8 +146,8 @@ struct WriteBack {
   }
 };
 
-/// One element as seen by the policy with these Places, see MomentumCorrection. It holds copies of the policy's buffers, so that all
-/// are read before any is written: a compiler cannot know that the buffers don't overlap. Changes take effect with `write_back`.
+/// One element as seen by the policy with these Places, see MomentumCorrection. It has copies of the policy's buffers, so that all
+/// are read before one is written: a compiler cannot know that the buffers don't overlap. Changes take effect with `write_back`.
 template <class View, class Places>
 class HeldElement {
  public:
@@ -189,7 +189,7 @@ struct Rules {
   Momentum momentum;
   Preconditioner preconditioner;
   View view;
-  /// Rules with the hyper-parameters of each group; nullptr: the two above apply to all segments.
+  /// Rules with the hyper-parameters of each group; nullptr if the two above apply to all segments.
   const StageRules<Momentum, Preconditioner>* of_groups = nullptr;
 
   TERSE_HD void enter(const Piece& piece) {
@@ -198,7 +198,7 @@ struct Rules {
     momentum = of_groups[view.group].momentum;
     preconditioner = of_groups[view.group].preconditioner;
   }
-  /// Returns the preconditioner of a layer, which need not be the entered one.
+  /// Returns the preconditioner of a layer, which need not be the one that was entered.
   TERSE_HD Preconditioner preconditioner_of(index_t layer) const {
     return of_groups == nullptr ? preconditioner : of_groups[view.group_of(layer)].preconditioner;
   }

@@ -9,13 +9,13 @@
 #include "terse/graph/stochastic.hpp"
 #include "terse/momentum_correction/mixing_rule.hpp"
 
-// Checks that a method of decentralized SGD converges on a graph: properties of types are checked at compile time, properties of
-// the matrix when an optimizer is constructed.
+// Checks that a method of decentralized SGD converges on a graph. Properties of types are checked at compile time, and
+// properties of the matrix when an optimizer is constructed.
 
 namespace terse::detail {
 
-/// Checks that method M converges on the graph of topology P, with packets compressed by C with feedback F; otherwise reports the
-/// reason by static_assert. graph::Unchecked overrides it.
+/// Checks that method M converges on the graph of topology P, with packets compressed by C with feedback F. Otherwise it reports
+/// the reason by static_assert; graph::Unchecked overrides this.
 template <class M, class P, class C, class F>
 constexpr bool check_mixing() {
   using G = typename P::Graph;
@@ -70,7 +70,7 @@ void check_average(std::uint64_t average_every, int rank) {
     throw usage_error(
         "exact means now and then (average_every) pass by the sums over neighbours that this method keeps",
         rank);
-  // Their memory of the differences between ranks outlives the mean, and grows from one mean to the next.
+  // Their memory of the differences between ranks survives the mean, and grows from one mean to the next.
   if constexpr (M::facts.needs_fixed_symmetric)
     throw usage_error(
         "exact means now and then (average_every) make the graph change from step to step, and there this "
@@ -79,7 +79,8 @@ void check_average(std::uint64_t average_every, int rank) {
         rank);
 }
 
-/// Throws usage_error if a rule has a lower limit for the eigenvalues of a symmetric, fixed matrix, and one is not above it.
+/// Throws usage_error if a rule has a lower limit for the eigenvalues of a symmetric, fixed matrix, and one does not exceed
+/// it.
 template <class M, class P>
 void check_spectrum(const M& rule, const P& topology, int size, int rank) {
   using G = typename P::Graph;

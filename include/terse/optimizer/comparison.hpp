@@ -24,7 +24,8 @@ struct Apart {
 };
 
 [[noreturn]] TERSE_COLD void throw_other_start(const Apart& apart, int rank);
-/// Throws the error of ranks that differ after `step`. `compared`: the last step after which all were equal; 0: no comparison yet.
+/// Throws the error of ranks that differ after `step`. `compared` is the last step after which all were equal, or 0 before the
+/// first comparison.
 [[noreturn]] TERSE_COLD void throw_drifted(const Apart& apart, std::uint64_t compared, int rank,
                                            std::uint64_t step);
 
@@ -74,7 +75,8 @@ class Comparison {
   Assembly<std::uint64_t, Channel> hashes_;
 };
 
-/// Stops replicas that differ: compares them once before the first step, and then as often as the user asks. Collective.
+/// Stops replicas that differ. It compares them once before the first step, and then as often as the user asks.
+/// Collective.
 class Replicas {
  public:
   explicit Replicas(Channel& channel) : comparison_(channel) {}

@@ -10,7 +10,7 @@
 
 namespace terse {
 
-// Decentralized SGD with compressed packets. A sender uses the decoded value of its own packet, as its receivers do. So mixing
+// Decentralized SGD with compressed packets. A sender uses the decoded value of its own packet, like its receivers. So mixing
 // keeps the mean of the ranks for any compressor, provided that W is doubly stochastic. Only DCD moves by packets alone, so that
 // their errors enter its mean.
 
@@ -19,10 +19,10 @@ namespace terse {
 ///     z_i = x_i - learning_rate d_i        h_i = h_i + C(z_i - h_i)
 ///     x_i = z_i + consensus_rate sum_j W_ij (h_j - h_i)
 ///
-/// Mixing uses the new copies: with consensus_rate 1 and no compression it is adapt-then-combine. consensus_rate must be tuned;
-/// strong compression requires a small one. Memory: h_i, the sum over neighbours, and the message, n floats each for any number
-/// of neighbours; so the graph must be fixed. Source: Koloskova, Stich and Jaggi, ICML 2019, algorithm 2, in the memory-efficient
-/// form of Koloskova et al., ICLR 2020.
+/// Mixing uses the new copies, so with consensus_rate 1 and no compression it is adapt-then-combine. consensus_rate must be
+/// tuned; strong compression requires a small one. Memory: h_i, the sum over neighbours, and the message, n floats each for any
+/// number of neighbours. For this the graph must be fixed. Source: Koloskova, Stich and Jaggi, ICML 2019, algorithm 2, in the
+/// memory-efficient form of Koloskova et al., ICLR 2020.
 template <class... Ps>
 using ChocoSgd = MixingFrom<
     TakesDirection,
@@ -44,9 +44,9 @@ using DeepSqueeze = MixingFrom<
              TopK<>, Residual>,
     Ps...>;
 
-/// DCD-PSGD: see DifferenceDescent. C must be unbiased and precise (8 bits, say): there is no error feedback and no
-/// consensus rate. Source: Tang et al., "Communication compression for decentralized training", NeurIPS 2018,
-/// algorithm 1.
+/// DCD-PSGD: see DifferenceDescent. C must be unbiased and precise (8 bits, for example), since there is no error
+/// feedback and no consensus rate. Source: Tang et al., "Communication compression for decentralized training",
+/// NeurIPS 2018, algorithm 1.
 template <class... Ps>
 using DcdSgd =
     MixingFrom<TakesMixing, Policies<DifferenceDescent, Uniform<8, Stochastic, Symmetric>, NoErrorFeedback>,

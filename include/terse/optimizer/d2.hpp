@@ -34,7 +34,7 @@ template <class... Ps>
 using D2 = MixingFrom<TakesMixing, Policies<ExactDiffusion<GradientDirection>, detail::Lazily<Gossip>>,
                       detail::Lazily<Ps>...>;
 
-/// D2 with each rank's momentum in place of its gradient. State: momentum and correction.
+/// D2 with each rank's momentum instead of its gradient. State: momentum and correction.
 template <class... Ps>
 using D2DmSgd = MixingFrom<TakesMixing, Policies<ExactDiffusion<MomentumDirection>, detail::Lazily<Gossip>>,
                            detail::Lazily<Ps>...>;

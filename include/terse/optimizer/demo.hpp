@@ -47,9 +47,8 @@ struct DeMoOf {
 ///     m_i = decay m_i + g_i        q_i = the largest of DCT(m_i)        m_i = m_i - DCT^-1(q_i)
 ///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)
 ///
-/// The momentum is the error of the error feedback. Learning rates are at most Adam's. With
-/// `.error_feedback = {.follows_rate = true}` the momentum is one of learning_rate * g, as in the authors' code. State: n floats,
-/// which differ between ranks.
+/// The momentum is the error of the error feedback. Learning rates are at most Adam's. With `.error_feedback = {.follows_rate =
+/// true}` the momentum is that of learning_rate * g, as in the authors' code. State: n floats, which differ between ranks.
 ///
 ///     DeMo<>{.compressor = {.inner = {.selection = {.ratio = 4.0 / 4096}}}}
 ///

@@ -23,10 +23,10 @@ struct DionOf {
   float learning_rate = 0.01F;  ///< step size; may change between steps
   float weight_decay = 0;       ///< coefficient, decoupled from the gradient
   float momentum = 0.95F;       ///< momentum factor of hidden matrices; replaces error_feedback.momentum
-  float beta1 = 0.9F;           ///< Adam's, as are the next three; for all other segments
+  float beta1 = 0.9F;           ///< for all other segments, as the next three: Adam's
   float beta2 = 0.999F;         ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;        ///< added to the denominator, outside the root
-  bool bias_correction = true;  ///< whether to apply Adam's bias correction
+  bool bias_correction = true;  ///< true for Adam's bias correction
   C compressor{};               ///< compressor of the messages
   F error_feedback{};           ///< handling of the compression error
   T topology{};                 ///< communication pattern between ranks
@@ -55,8 +55,8 @@ struct DionOf {
 ///
 ///     Dion<16>{.learning_rate = 0.01F}
 ///
-/// Wire: as PowerSgd<R>. State: n floats M_i, which differ between ranks, 2 n of Adam's, which hidden matrices don't touch, and
-/// R columns floats for each matrix. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
+/// Wire: as PowerSgd<R>. State: n floats M_i, which differ between ranks; 2 n of Adam's, unused for hidden matrices; and R
+/// columns floats for each matrix. Source: Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: distributed
 /// orthonormalized updates", 2025 (arXiv 2504.05295), algorithm 1.
 template <int R = 16, class... Ps>
 using Dion = Sorted<recipes::DionOf, TakesMeans, Policies<DionDirection<R>, MomentumResidual>, Ps...>;

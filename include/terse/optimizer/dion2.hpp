@@ -26,7 +26,7 @@ struct Dion2Of {
   float beta1 = 0.9F;                     ///< decay rate of Adam's momentum; in [0, 1)
   float beta2 = 0.999F;                   ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;                  ///< added to the denominator, outside the root
-  bool bias_correction = true;            ///< whether to apply Adam's bias correction
+  bool bias_correction = true;            ///< true for Adam's bias correction
   std::uint64_t warmup_steps = 0;         ///< number of first steps in full precision
   C compressor{};                         ///< compressor of the messages
   F error_feedback{};                     ///< handling of the compression error
@@ -41,21 +41,21 @@ struct Dion2Of {
 
 }  // namespace recipes
 
-/// Dion2: Muon on a part of each hidden matrix, see Segment::hidden. With the mean gradient g of a matrix that has no more rows
-/// than columns (otherwise columns take the place of rows):
+/// Dion2: Muon on a part of each hidden matrix, see Segment::hidden. Let g be the mean gradient of a matrix that has no more
+/// rows than columns. (Otherwise columns take the place of rows.)
 ///
 ///     M = M + g        K = the ceil(rows / N) rows of M with the largest sums of magnitudes
 ///     U = NewtonSchulz(M[K])        M[K] = momentum M[K]
 ///     x = x - learning_rate weight_decay x        x[K] = x[K] - learning_rate scale U
 ///
-/// All other segments use Adam. Rows that are not chosen accumulate in M until they are: M is an error feedback in place of a
+/// All other segments use Adam. Rows that are not chosen accumulate in M until they are: M is an error feedback instead of a
 /// momentum. N is a parameter of the preconditioner, 4 by default:
 ///
 ///     Dion2<OrthogonalRows<8>>{.learning_rate = 0.02F}
 ///
-/// With N = 1 it is Muon without Nesterov momentum. Also takes a compressor, an error feedback and a topology. Wire: as Adam;
-/// only the matrix products become smaller. State: 2 n floats, n for the steps between the sweeps, and those of OrthogonalRows.
-/// Source: Ahn, Amsel and Langford, "Dion2: a simple method to shrink matrix in Muon", 2025 (arXiv 2512.16928).
+/// With N = 1 it is Muon without Nesterov momentum. Also takes a compressor, an error feedback and a topology. Wire: as with
+/// Adam; only the matrix products become smaller. State: 2 n floats, n for the steps between the sweeps, and those of
+/// OrthogonalRows. Source: Ahn, Amsel and Langford, "Dion2: a simple method to shrink matrix in Muon", 2025 (arXiv 2512.16928).
 template <class... Ps>
 using Dion2 = Sorted<recipes::Dion2Of,
                      Takes<PolicyKind::preconditioner, PolicyKind::compressor, PolicyKind::error_feedback,

@@ -31,8 +31,8 @@ struct DistributedLionBy {
 
 }  // namespace recipes
 
-/// Distributed Lion by majority vote: each rank sends the sign of its own Lion step (two bits per element), and all ranks step
-/// by the sign of the sum (two bits per element). At a tie an element does not move. Rates and decay as Lion's. State: n floats,
+/// Distributed Lion by majority vote. Each rank sends the sign of its own Lion step (two bits per element), and all ranks step by
+/// the sign of the sum (two bits per element). In a tie an element does not move. Rates and decay as Lion's. State: n floats,
 /// which differ between ranks. The vote is exact over ScatterGather, whose owners forward the sign of the sum, and over AllGather.
 ///
 /// Source: Liu et al., "Communication efficient distributed training with distributed Lion", NeurIPS 2024 (arXiv 2404.00438),

@@ -16,8 +16,8 @@ namespace terse {
 template <class... Ps>
 using DmSgd = MixingFrom<TakesMixing, Policies<AdaptThenCombine<MomentumDirection>>, Ps...>;
 
-/// DmSgd in which momentum is mixed, too. Wire: two packets in one message. Bias: DSgd's at learning_rate / (1 - beta lambda)
-/// on the mode of eigenvalue lambda. Source: Yu, Jin and Yang, ICML 2019, algorithm 2.
+/// DmSgd that also mixes momentum. Wire: two packets in one message. Bias: DSgd's at learning_rate / (1 - beta lambda) on the
+/// mode of eigenvalue lambda. Source: Yu, Jin and Yang, ICML 2019, algorithm 2.
 template <class... Ps>
 using DaDmSgd = MixingFrom<TakesMixing, Policies<DoublyAveraged>, Ps...>;
 

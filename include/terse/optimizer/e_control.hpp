@@ -7,7 +7,7 @@
 
 namespace terse {
 
-/// EControl: each rank sends the difference between its gradient plus a share of its error and a copy that all ranks keep. All
+/// EControl: each rank adds a share of its error to its gradient, and sends the difference from a copy that all ranks keep. All
 /// ranks step along the mean of the copies. The first step is exact and initializes them. `.error_feedback = {.eta = ...}`: see
 /// Controlled.
 ///

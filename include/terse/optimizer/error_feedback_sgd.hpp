@@ -6,10 +6,10 @@
 
 namespace terse {
 
-/// SGD with a biased compressor and error feedback: EF-SGD. With LocalMomentumBefore and ScatterGather (the owner of a chunk
-/// keeps an error, too) it is dist-EF-SGD. HeavyBall treats delayed elements as new ones, and so requires a much smaller rate
-/// than dense momentum SGD. If the learning rate changes, `.error_feedback = {.follows_rate = true}` gives each error the
-/// learning rate of the step in which it arose, as in the papers.
+/// SGD with a biased compressor and error feedback: EF-SGD. With LocalMomentumBefore and ScatterGather (where the owner of a
+/// chunk also keeps an error) it is dist-EF-SGD. HeavyBall treats delayed elements as new ones, so it requires a much smaller
+/// rate than dense momentum SGD. If the learning rate changes, `.error_feedback = {.follows_rate = true}` gives each error
+/// the learning rate of the step in which it arose, as in the papers.
 ///
 /// Source: Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and other gradient compression
 /// schemes", ICML 2019, algorithm 2; Zheng, Huang and Kwok, NeurIPS 2019, algorithms 1 and 2.

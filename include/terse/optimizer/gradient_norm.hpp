@@ -25,7 +25,7 @@ struct GradientSample {
 
 TERSE_NUMERICS_END
 
-/// The norm of the gradients that ranks agree on before a step, if the step needs it.
+/// The norm of the gradients on which ranks agree before a step, if the step needs it.
 template <Executor E>
 class GradientNorm {
   /// Sums of squares, negated (even 0) if a gradient is not finite.
@@ -46,7 +46,7 @@ class GradientNorm {
 
   /// Returns the number of bytes that a rank sends for the norm among `size` ranks.
   static constexpr index_t bytes(int size) { return Partials::bytes(size); }
-  /// Returns the norm. Collective. One read-only pass, 8 bytes to each peer.
+  /// Returns the norm. Collective. Cost: one read-only pass, and 8 bytes to each peer.
   template <Number G>
   Norm operator()(Channel& channel, E executor, const G* gradients, float gradient_scale,
                   std::uint64_t step) {

@@ -37,7 +37,7 @@ class RulesTable {
         out<E, std::byte>(there_.all()));
     changed_ = false;
   }
-  /// Returns the table; nullptr if there is none.
+  /// Returns the table, or nullptr if there is none.
   const Rules* table() const { return reinterpret_cast<const Rules*>(there_.data()); }
 
  private:
@@ -51,8 +51,8 @@ class RulesTable {
 };
 
 /// The rules of two stages and their rates in this step, for each group of the layout. Groups are indexed by their place in
-/// Layout::groups; group 0 has place 0. If all segments are in group 0 there are no tables, and functors hold the rules themselves.
-/// Grid executors always have tables, so that records of steps can be replayed with other hyper-parameters.
+/// Layout::groups; group 0 has place 0. If all segments are in group 0 there are no tables, and functors contain the rules. Grid
+/// executors always have tables, so that records of steps can be replayed with other hyper-parameters.
 template <Executor E, class First, class Second>
 class GroupedRules {
  public:

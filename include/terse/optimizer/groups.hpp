@@ -20,8 +20,8 @@ constexpr bool takes_groups() {
   return false;
 }
 
-/// Throws usage_error for a recipe that takes no groups, an id that no segment has, and hyper-parameters of a group that must be
-/// equal to group 0's.
+/// Throws usage_error for a recipe without groups, for an id that no segment has, and for hyper-parameters of a group that must
+/// be equal to group 0's.
 [[noreturn]] TERSE_COLD void refuse_groups(int first);
 [[noreturn]] TERSE_COLD void refuse_group(int id, const std::vector<int>& others);
 [[noreturn]] TERSE_COLD void refuse_settings(int id, const SettingsList& theirs, const SettingsList& own);
@@ -38,7 +38,7 @@ class Groups {
       refuse_groups(ids_.front());
   }
 
-  /// Returns a recipe for each group but 0, in ascending order of groups.
+  /// Returns a recipe for each group except 0, in ascending order of groups.
   const std::vector<R>& recipes() const { return recipes_; }
   /// Returns the recipe of group `id`, which is not 0. Throws usage_error if the group has no segment.
   R& at(int id) {

@@ -18,20 +18,20 @@
 
 namespace terse::detail {
 
-/// Throws usage_error for invalid options: in general, on a device (`on_device`), and for a recipe whose ranks always differ by design
-/// (`ever_alike` = false).
+/// Throws usage_error for invalid options: options that are always invalid, those invalid on a device (`on_device`), and those invalid
+/// for a recipe whose ranks always differ by design (`ever_alike` = false).
 TERSE_COLD void check_options(const Options& options, bool on_device, bool ever_alike);
 
 /// Throws usage_error for a layout without elements to train.
 TERSE_COLD void check_layout(const Layout& layout, int rank);
 
-/// Warns of compression that increases communication: `compressed` exceeds `exact`, both the bytes of a packet, or a compressed step
-/// of `step` bytes exceeds an exact average over a ring of `ranks` ranks.
+/// Warns of compression that increases communication. Either `compressed` exceeds `exact`, both the bytes of a packet, or a
+/// compressed step of `step` bytes exceeds an exact average over a ring of `ranks` ranks.
 TERSE_COLD void warn_of_growth(const Options& options, index_t compressed, index_t exact, index_t step,
                                int ranks);
 
-/// Returns the options with the hosts' slices by default, even over a transport in a stream's order, if they overlap with the program's
-/// work (`overlapped`).
+/// Returns the options. If messages overlap with the program's work (`overlapped`), the default slices are those of a host, even over a
+/// transport in a stream's order.
 inline Options with_slices(Options options, bool overlapped) {
   if (overlapped && options.slice_bytes == automatic_slices)
     options.slice_bytes = slice_bytes_of(automatic_slices, false, false);

@@ -19,7 +19,7 @@ struct LambOf {
   float weight_decay = 0;          ///< coefficient, decoupled from the gradient
   float min_coefficient = 0.01F;   ///< smallest coefficient of a layer, > 0
   float max_coefficient = 10;      ///< largest coefficient of a layer
-  bool bias_correction = true;     ///< whether to apply Adam's bias correction
+  bool bias_correction = true;     ///< true for Adam's bias correction
   std::uint64_t warmup_steps = 0;  ///< number of first steps in full precision
   C compressor{};                  ///< compressor of the messages
   F error_feedback{};              ///< handling of the compression error
@@ -34,7 +34,8 @@ struct LambOf {
 
 }  // namespace recipes
 
-/// LAMB: Adam with layer-wise rates, on the mean gradient. With u Adam's step without weight decay, for each segment
+/// LAMB: Adam with layer-wise rates, on the mean gradient. Let u be Adam's step without weight decay. For each
+/// segment
 ///
 ///     c = clamp(||x|| / ||u + weight_decay x||, min_coefficient, max_coefficient)       1 where a norm is 0
 ///     x = x - learning_rate c (u + weight_decay x)

@@ -13,7 +13,7 @@ template <class C, class F, class T>
 struct LarsOf {
   float learning_rate = 1;         ///< step size; may change between steps
   float momentum = 0.9F;           ///< momentum factor; in [0, 1)
-  bool nesterov = false;           ///< whether to use Nesterov momentum
+  bool nesterov = false;           ///< true for Nesterov momentum
   float weight_decay = 0;          ///< coefficient; coupled: part of the gradient
   float trust = 1e-3F;             ///< the paper's eta
   float epsilon = 0;               ///< added to the denominator of a layer's rate

@@ -29,9 +29,9 @@ struct LionOf {
 ///
 ///     x = x - learning_rate (sign(beta1 m + (1 - beta1) g) + weight_decay x)          m = beta2 m + (1 - beta2) g
 ///
-/// g is the mean gradient. Learning rates are 3 to 10 times smaller than Adam's, weight decay is larger by the same factor.
-/// State: n floats. Wire: as Adam. Source: Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023,
-/// algorithm 2.
+/// g is the mean gradient. Compared with Adam, learning rates are 3 to 10 times smaller, and weight decay is larger by the
+/// same factor. State: n floats. Wire: as Adam. Source: Chen et al., "Symbolic discovery of optimization algorithms",
+/// NeurIPS 2023, algorithm 2.
 template <class... Ps>
 using Lion = Sorted<recipes::LionOf, TakesMeans, Policies<>, Ps...>;
 

@@ -39,8 +39,8 @@ struct LocalPart {
 
 }  // namespace detail
 
-/// A local direction of two policies of Averaging: the step that they compute from this rank's own gradient in place of a mean.
-/// `AdaptThenCombine<Locally<ExponentialAverage, AdamVariance>>` is decentralized Adam.
+/// A local direction made of two policies of Averaging: the step that they compute from this rank's own gradient instead of a
+/// mean. `AdaptThenCombine<Locally<ExponentialAverage, AdamVariance>>` is decentralized Adam.
 template <class M, class P = NoPreconditioner>
 struct Locally {
   static_assert(check_momentum_correction<M>() && check_preconditioner<P>());
@@ -108,7 +108,7 @@ struct Locally {
       else
         return preconditioner.step(to_preconditioner, g, momentum.direction(to_momentum, g));
     }
-    /// Returns the direction; NaN if the gradient is not finite, so that the message shows it.
+    /// Returns the direction, or NaN if the gradient is not finite, so that the message shows it.
     template <class Element>
     TERSE_HD Real direction(const Element& e) const {
       Values values{};

@@ -37,7 +37,7 @@ class Masters {
       masters_ = buffer<float, typename E::memory>(layout.size());
     }
   }
-  /// Copies the parameters to the masters, unless an earlier step or a checkpoint has set these.
+  /// Copies the parameters to the masters, unless an earlier step or a checkpoint has set them.
   void adopt([[maybe_unused]] E executor, [[maybe_unused]] const P* parameters) {
     if constexpr (kept) {
       if (adopted_ == 0) for_each(executor, range_, Adopt<P>{masters_.data(), parameters});

@@ -151,7 +151,7 @@ struct UpdateCompressed {
   }
 };
 
-/// The update of rules that move by their own decoded packet, and then take up the neighbours' moves.
+/// The update of rules that move by their own decoded packet, and then add the neighbours' moves.
 template <class Rule, class View>
 struct UpdateByMoves {
   Update<Rule, View, 0> update;
@@ -166,7 +166,7 @@ struct UpdateByMoves {
   }
 };
 
-/// Keeps a second vector, which may depend on x by weight decay, while the first is settled.
+/// Keeps a second vector, which may depend on x by weight decay, until the first is settled.
 template <class Rule, class View, int K>
 struct KeepOutgoing {
   Outgoing<Rule, View, K> message;
@@ -184,7 +184,7 @@ struct KeptOutgoing {
   TERSE_HD float operator()(const Piece&, index_t i) const { return kept[i]; }
 };
 
-/// The update from a mean in place of a mixture. The message of a second vector was kept, since x has changed.
+/// The update from a mean instead of a mixture. The message of a second vector was kept, since x has changed.
 template <class Rule, class View, int K>
 struct UpdateByMean {
   Update<Rule, View, K> update;

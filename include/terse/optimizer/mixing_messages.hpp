@@ -20,7 +20,7 @@ struct OutgoingVectors {
     return Message{outgoing, outgoing};
   }
 };
-/// The update from a mixture; ByMoves: in compressed pieces by the moves in each packet.
+/// The update from a mixture. With ByMoves, compressed pieces are updated by the moves in each packet.
 template <class Compressed, class Exact, bool ByMoves>
 struct Outcome : Message<Compressed, Exact> {
   static constexpr bool takes_own = ByMoves;

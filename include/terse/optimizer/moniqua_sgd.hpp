@@ -11,10 +11,11 @@ namespace terse {
 ///
 ///     x_i = x_i + sum_j W_ij (y_j - y_i) - learning_rate d_i
 ///
-/// y_j is rank j's packet as decoded near x_i, and d_i the gradient or, by Direction, momentum. C may also be Lattice. A packet
-/// is known before the gradient, see `begin`. Keeps the mean of the ranks. The only state is momentum; there is no error feedback
-/// and no consensus rate to tune (it may stay 1). compressor.bound must exceed the largest |x_i - x_j| of neighbours in any step,
-/// about learning_rate times gradient over 1 - lambda_2. Otherwise the step throws wire_error and leaves the parameters unchanged.
+/// y_j is rank j's packet as decoded near x_i, and d_i the gradient or, by Direction, momentum. C may also be Lattice. A packet is
+/// known before the gradient, see `begin`. Keeps the mean of the ranks. The only state is momentum; there is no error feedback and
+/// no consensus rate to tune (it may stay 1). compressor.bound must exceed the largest |x_i - x_j| of neighbours in any step,
+/// which is about learning_rate times gradient over 1 - lambda_2. Otherwise the step throws wire_error and leaves the parameters
+/// unchanged.
 ///
 ///     Optimizer optimizer{MoniquaSgd<>{.learning_rate = 0.05F, .compressor = {.bound = 0.1F}}, transport, layout};
 ///

@@ -19,12 +19,12 @@ struct MuonOf {
   float learning_rate = 1e-3F;     ///< step size; may change between steps
   float weight_decay = 0;          ///< coefficient, decoupled from the gradient
   float momentum = 0.95F;          ///< momentum factor of hidden matrices
-  bool nesterov = true;            ///< whether to use Nesterov momentum
+  bool nesterov = true;            ///< true for Nesterov momentum
   P hidden{};                      ///< preconditioner of hidden matrices
-  float beta1 = 0.9F;              ///< Adam's, as are the next three; for all other segments
+  float beta1 = 0.9F;              ///< for all other segments, as the next three: Adam's
   float beta2 = 0.999F;            ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;           ///< added to the denominator, outside the root
-  bool bias_correction = true;     ///< whether to apply Adam's bias correction
+  bool bias_correction = true;     ///< true for Adam's bias correction
   std::uint64_t warmup_steps = 0;  ///< number of first steps in full precision
   C compressor{};                  ///< compressor of the messages
   F error_feedback{};              ///< handling of the compression error
@@ -47,10 +47,10 @@ struct MuonOf {
 ///
 /// All other segments (embeddings, heads, vectors) use Adam. The sequence of polynomials is a policy: Muon<PolarExpress>.
 ///
-/// Cost: Adam's, and that of the products, see Orthogonal; each rank computes them for all matrices. Wire: as Adam. State: 2 n
-/// floats, and n for the steps between the sweeps. Source: Jordan et al., "Muon: an optimizer for hidden layers in neural
-/// networks", 2024; scale and weight decay: Liu et al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982),
-/// section 2.2.
+/// Cost: Adam's, and that of the products, see Orthogonal, which each rank computes for all matrices. Wire: as Adam. State: 2
+/// n floats, and n for the steps between the sweeps. Source: Jordan et al., "Muon: an optimizer for hidden layers in neural
+/// networks", 2024; scale and weight decay: Liu et al., "Muon is scalable for LLM training", 2025 (arXiv 2502.16982), section
+/// 2.2.
 template <class... Ps>
 using Muon = Sorted<recipes::MuonOf,
                     Takes<PolicyKind::preconditioner, PolicyKind::compressor, PolicyKind::error_feedback,

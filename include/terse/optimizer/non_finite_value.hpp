@@ -18,7 +18,7 @@
 
 namespace terse::detail {
 
-/// A value that is not finite, and its place. Has no padding, so that ranks can send it.
+/// A value that is not finite, and its place. It has no padding, so that ranks can send it.
 struct NonFiniteValue {
   enum class Arena : std::int32_t { unknown, gradient, parameters };
   Arena arena = Arena::unknown;
@@ -34,7 +34,7 @@ constexpr bool is_number(P x) {
 }
 constexpr bool is_number(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7F800000U) != 0x7F800000U; }
 
-/// Returns the place of the first of `count` elements that is NaN or infinite; `count` if none is.
+/// Returns the place of the first of `count` elements that is NaN or infinite, or `count` if none is.
 template <Number P>
 index_t first_bad(const P* values, index_t count) {
   // Blocks of constant length without an early exit are vectorized at -O2.
@@ -89,8 +89,8 @@ TERSE_COLD std::string describe(const NonFiniteValue& found, const Layout& layou
                                               const char* when, const char* advice, int rank,
                                               std::uint64_t step);
 
-/// Throws the error of a step that rank `culprit` ends. `known`: the culprit has sent what it found, if anything. `lost`: the message
-/// of the peer_error that reported a lost peer, if there was one.
+/// Throws the error of a step that rank `culprit` ends. `known`: the culprit has sent its result, if it found a value. `lost`: the
+/// message of the peer_error that reported a lost peer, if there was one.
 [[noreturn]] TERSE_COLD void throw_non_finite(const NonFiniteValue& found, const Layout& layout, int culprit,
                                               bool known, int rank, std::uint64_t step,
                                               const char* lost = nullptr);
@@ -99,7 +99,7 @@ TERSE_COLD std::string describe(const NonFiniteValue& found, const Layout& layou
 /// least 4096 elements.
 class FiniteWatch {
  public:
-  /// Throws non_finite_error for a parameter in the next part. `step` is the step just taken.
+  /// Throws non_finite_error for a parameter in the next part. `step` is the last step.
   template <Number P>
   void look(const Layout& layout, view<const P> parameters, int rank, std::uint64_t step) {
     const auto& segments = layout.segments();

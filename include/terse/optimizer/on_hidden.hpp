@@ -14,8 +14,8 @@
 namespace terse {
 
 /// One policy for hidden matrices (segments marked with Segment::hidden), and another for all other segments: two momentum
-/// corrections or two preconditioners. Buffers of one name are one buffer. Both momentum corrections must send the gradient. Only
-/// the preconditioner of hidden matrices may work on whole matrices.
+/// corrections or two preconditioners. Buffers with equal names are one buffer. Both momentum corrections must send the gradient.
+/// Only the preconditioner of hidden matrices may work on whole matrices.
 ///
 /// State: n floats for each name, even if only one policy uses it.
 template <class Hidden, class Other>

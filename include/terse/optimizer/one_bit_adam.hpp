@@ -20,7 +20,7 @@ struct OneBitAdamOf {
   float beta2 = 0.999F;          ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;         ///< added to the denominator, outside the root
   float weight_decay = 0;        ///< coefficient, decoupled from the gradient
-  bool bias_correction = false;  ///< whether to apply Adam's bias correction in the first stage
+  bool bias_correction = false;  ///< true for Adam's bias correction in the first stage
   P preconditioner{};            ///< frozen variance, and the rule that freezes it
   C compressor{};                ///< compressor of the messages
   F error_feedback{};            ///< handling of the compression error
@@ -47,8 +47,8 @@ struct OneBitAdamOf {
 
 }  // namespace recipes
 
-/// 1-bit Adam: Adam without bias correction until the variance is frozen; then momentum, compressed with error feedback, over
-/// the frozen variance.
+/// 1-bit Adam: Adam without bias correction until the variance is frozen, and then compressed momentum with error feedback
+/// over the frozen variance.
 ///
 ///     before the freeze                  after it, d = 1 / (sqrt(v) + epsilon)
 ///     g = mean_i g_i                     m_i = beta1 m + (1 - beta1) g_i
@@ -57,17 +57,18 @@ struct OneBitAdamOf {
 ///     u = m / (sqrt(v) + epsilon)        u = clamp(m d, -update_clip, update_clip)
 ///     x = x - learning_rate (u + weight_decay x)
 ///
-/// The paper has no bias correction, so that v_t is too small by the factor 1 - beta2^t. Steps of the first stage are up to 6.6
+/// The paper has no bias correction, so v_t is too small by the factor 1 - beta2^t. Steps of the first stage are up to 6.6
 /// times Adam's. Steps after a freeze at step T are too long by 1 / sqrt(1 - beta2^T): 1.96 times for T = 300, 1.03 for 3,000.
 /// With `bias_correction` the first stage is Adam, and d = 1 / (sqrt(v / (1 - beta2^T)) + epsilon).
 ///
-/// Segments with `compress == false` follow the left column throughout; their gradients travel in the same packets. Takes a
-/// Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
+/// Segments with `compress == false` follow the left column throughout, and their gradients are sent in the same packets.
+/// Takes a Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
 /// (FrozenVariance).
 ///
-/// Passes of a compressed step over n: momentum + error + scale + bits, and decode + update; one over n / W on a chunk's
-/// owner. Compressors with other codes than signs write bits and error in a separate pass unless PerBlock. Wire: see the topology. State: momentum, variance and error of n floats each, n / W more for ScatterGather's second
-/// error, n / 32 words of masks; in addition 3 n floats of packets for the full-precision stage.
+/// Passes of a compressed step: two over n (momentum + error + scale + bits; decode + update), and on a chunk's owner one over n / W. Compressors with
+/// other codes than signs write bits and error in a separate pass unless PerBlock; then the owner has two. Wire: see the topology. State: momentum,
+/// variance and error of n floats each, n / W more for ScatterGather's second error, and n / 32 words of masks. The full-precision stage has 3 n more
+/// floats of packets.
 ///
 /// Source: Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
 /// Speed", ICML 2021 (arXiv 2102.02888), algorithm 1; `update_clip` is ours, see FrozenVariance.

@@ -21,7 +21,7 @@ struct OneBitLambOf {
   float beta2 = 0.999F;           ///< decay rate of the variances; in [0, 1)
   float epsilon = 1e-8F;          ///< added to the denominator, outside the root
   float weight_decay = 0;         ///< coefficient, decoupled from the gradient
-  bool bias_correction = false;   ///< whether to apply Adam's bias correction in the first stage
+  bool bias_correction = false;   ///< true for Adam's bias correction in the first stage
   float min_coefficient = 0.01F;  ///< smallest coefficient of a layer, > 0
   float max_coefficient = 10;     ///< largest coefficient of a layer
   float coefficient_beta = 0.9F;  ///< decay rate of the coefficients' average over the first stage; in [0, 1)
@@ -56,18 +56,18 @@ struct OneBitLambOf {
 
 }  // namespace recipes
 
-/// 1-bit LAMB: LAMB without bias correction until the variance is frozen; then compressed momentum over the frozen variance.
-/// The momentum is scaled to one size in all layers (BalancedAverage). The layer-wise coefficients are frozen, too, but slowly
-/// follow a fresh variance (FrozenLayerRates). Segments with `compress == false` use LAMB throughout. With `bias_correction` the
-/// first stage is LAMB, and the second one begins with its denominators, see OneBitAdam.
+/// 1-bit LAMB: LAMB without bias correction until the variance is frozen, and then compressed momentum over the frozen variance.
+/// The momentum has the same size in all layers of the message (BalancedAverage). The layer-wise coefficients are also frozen,
+/// but slowly follow a fresh variance (FrozenLayerRates). Segments with `compress == false` use LAMB throughout. With
+/// `bias_correction` the first stage is LAMB, and the second one begins with its denominators, see OneBitAdam.
 ///
 /// Takes a Compressor (Sign), an ErrorFeedback (Residual), a Topology (ScatterGather) and a Preconditioner with a `freeze`
 /// (FrozenVariance).
 ///
-/// State: momentum, variance, fresh variance, error and the step between the sweeps of n floats each, the second error, four
-/// floats per segment. Passes of a compressed step over n: OneBitAdam's, three that read, and the update. Wire: as OneBitAdam.
-/// Source: Li et al., "1-bit LAMB: communication efficient large-scale large-batch training with LAMB's convergence
-/// speed", HiPC 2022 (arXiv 2104.06069), algorithm 1; `update_clip` is ours, see FrozenVariance.
+/// State: momentum, variance, fresh variance, error and the step between the sweeps of n floats each, the second error, and
+/// four floats per segment. Passes of a compressed step over n: OneBitAdam's, three that read, and the update. Wire: as
+/// OneBitAdam. Source: Li et al., "1-bit LAMB: communication efficient large-scale large-batch training with LAMB's
+/// convergence speed", HiPC 2022 (arXiv 2104.06069), algorithm 1; `update_clip` is ours, see FrozenVariance.
 template <class... Ps>
 using OneBitLamb = Sorted<recipes::OneBitLambOf,
                           Takes<PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology,

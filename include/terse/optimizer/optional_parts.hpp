@@ -32,7 +32,7 @@ constexpr bool follows_rate() {
     return false;
 }
 
-/// Checks whether ranks must start from the same parameters, because the recipe would never remove a difference.
+/// Checks whether ranks must start from equal parameters, because the recipe would never remove a difference.
 template <class R>
 constexpr bool needs_one_start() {
   if constexpr (requires { Composed<R>::models_differ; })
@@ -48,13 +48,13 @@ constexpr bool all_throw() {
   return false;
 }
 
-/// Checks whether all ranks hold the same parameters, at least at times.
+/// Checks whether all ranks hold equal parameters, at least after some steps.
 template <class R>
 constexpr bool ever_alike() {
   if constexpr (requires { Composed<R>::never_alike; }) return !Composed<R>::never_alike;
   return needs_one_start<R>();
 }
-/// Checks whether all ranks hold the same parameters after the step just taken.
+/// Checks whether all ranks hold equal parameters after the step just taken.
 template <class R, class State>
 bool alike(const R& recipe, const State& state) {
   if constexpr (requires { recipe.alike(state); }) return recipe.alike(state);
@@ -68,7 +68,7 @@ constexpr bool is_blind() {
   return false;
 }
 
-/// Checks whether the next step clips the mean of gradients, instead of each rank's gradient.
+/// Checks whether the next step clips the mean of gradients instead of each rank's gradient.
 template <class State>
 bool clips_mean(const State& state) {
   if constexpr (requires { state.clips_mean(); })
@@ -76,38 +76,39 @@ bool clips_mean(const State& state) {
   else
     return state.full_precision();
 }
-/// Visits the part of a state that is the same on all ranks, if the state has walk_shared.
+/// Visits the part of a state that is equal on all ranks, if the state has walk_shared.
 template <class State, class Visit>
 void walk_shared(State& state, const Visit& visit) {
-  // In a generic lambda this requires-expression is an error with nvcc 13.0.
+  // In a generic lambda, nvcc 13.0 reports this requires-expression as an error.
   if constexpr (requires { state.walk_shared(visit); }) state.walk_shared(visit);
 }
 
-/// A state that returns the bytes that a rank sends for a step.
+/// A state with a function that returns how many bytes a rank sends for a step.
 template <class State>
 concept SaysBytes = requires(const State& state) {
   { state.bytes_per_step() } -> std::same_as<StepBytes>;
 };
 
-/// A state whose preconditioner may mask elements as it freezes.
+/// A state whose preconditioner may mask elements when it freezes.
 template <class State>
 concept Freezes = requires(State& state) {
   { state.masked_elements() } -> std::same_as<MaskedElements&>;
 };
-/// Returns the elements that the freeze after the step just taken has masked. Throws usage_error if there would be too many.
+/// Returns the elements that were masked by the freeze after the step just taken. Throws usage_error if the freeze would
+/// mask too many.
 template <class State>
 Masked masked_by_freeze(State& state, int rank, std::uint64_t step) {
   if constexpr (Freezes<State>) return state.masked_elements().of_step(rank, step);
   return {};
 }
 
-/// A state whose second stage takes a user's mask.
+/// A state whose second stage accepts a mask from the user.
 template <class State>
 concept TakesMask = requires(State& state, const std::uint8_t* elements) {
   { state.leave_out(elements) } -> std::same_as<std::uint64_t>;
 };
 
-/// A recipe whose step may be opened before its gradient is computed.
+/// A recipe that can open a step before the gradient is computed.
 template <class R, class State, class E, class N>
 concept Opens = requires(const R& recipe, const StepInput<E, N>& input, State& state, index_t segment) {
   recipe.open(input, state);
@@ -115,7 +116,7 @@ concept Opens = requires(const R& recipe, const StepInput<E, N>& input, State& s
   recipe.progress(state);
 };
 
-/// A recipe that is evaluated at other parameters than those of its steps.
+/// A recipe whose model is evaluated at other parameters than those of its steps.
 template <class R, class State, class E, class Which>
 concept ReadsOut = requires(const R& recipe, const State& state, E executor, Which which, out<E> to) {
   recipe.read_out(executor, state, which, to);

@@ -27,16 +27,17 @@ namespace recipes {
 ///     d_i = sum_j W_ij (z_j - z_i); with a compressor over compressed z, by error feedback
 ///     x_i = M.update, from z_i and consensus_rate d_i
 ///
-/// Parameters differ between ranks; their mean converges, and is the model to evaluate. All ranks must start from the same
-/// parameters. With average_every = H every H-th step takes the exact mean in place of the mixture (Chen et al., "Gossip-PGA",
+/// Parameters differ between ranks; their mean converges and is the model to evaluate. All ranks must start from equal
+/// parameters. If average_every = H, every H-th step takes the exact mean instead of the mixture (Chen et al., "Gossip-PGA",
 /// ICML 2021).
 ///
 /// A gradient that is not finite reaches this rank's neighbours in the same step. The neighbours throw non_finite_error; other
-/// ranks throw peer_error when they wait for them. With NonFinite::skip all ranks agree first.
+/// ranks throw peer_error when they wait for them. With NonFinite::skip all ranks first agree on whether to step.
 ///
-/// State: the rule's buffers, n floats each, and the feedback's (Difference: 3 n for each vector). Wire: one message
-/// to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one for `outgoing` (x, g,
-/// buffers read; z written), one for `update` (own and arrived z, buffers read; x and buffers written).
+/// State: the rule's buffers, n floats each, and the state of the feedback (Difference: 3 n for each vector). Wire:
+/// one message to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one for
+/// `outgoing` (x, g, buffers read; z written), one for `update` (own and arrived z, buffers read; x and buffers
+/// written).
 template <class M, class P, class C, class F, class Decay>
 struct ParameterMixingOf {
   static_assert(check_mixing_rule<M>() && check_compressor<C>() && detail::check_feedback<C, F>() &&
@@ -47,9 +48,9 @@ struct ParameterMixingOf {
       "weight decay in the gradient it would be another one. Use DecoupledDecay");
 
   float learning_rate = 0.1F;       ///< step size; may change between steps
-  float weight_decay = 0;           ///< coefficient; Decay says whether it is coupled or decoupled
+  float weight_decay = 0;           ///< coefficient; Decay determines if it is coupled or decoupled
   float consensus_rate = 1;         ///< step size towards the mixture, in compressed segments; in (0, 1]
-  std::uint64_t average_every = 0;  ///< steps between exact means; 0: never
+  std::uint64_t average_every = 0;  ///< steps between exact means; 0 for none
   M momentum_correction{};          ///< mixing rule
   P topology{};                     ///< communication pattern between neighbours, over its graph
   C compressor{};                   ///< compressor of the messages
@@ -80,12 +81,12 @@ struct ParameterMixingOf {
   }
   /// Ranks may start from different models, which mixing brings together.
   static constexpr bool models_differ = true;
-  /// Scalars: the ratio of this step's learning rate to the last one's, see rate_ratio; 1 / this rank's push-sum weight; then
-  /// those of the rule.
+  /// Scalars: the ratio of this step's learning rate to the previous one, see rate_ratio; 1 / this rank's push-sum weight;
+  /// then the scalars of the rule.
   static constexpr int scalars = 2 + detail::scalars_of_rule<typename M::template Rule<float>>();
-  /// True if messages don't show whether a gradient is finite.
+  /// True if messages don't show that a gradient is not finite.
   static constexpr bool blind = M::facts.before_gradient;
-  /// Checks whether all steps have the same neighbours with the same weights.
+  /// Checks whether the neighbours and their weights are equal in all steps.
   bool recordable() const {
     return P::Graph::fixed && !graph::Traits<typename P::Graph>::push_sum && average_every == 0 &&
            !combines_first;
@@ -130,8 +131,8 @@ struct ParameterMixingOf {
       now.own[1] =
           static_cast<float>(1 / topology.graph.weight(state.rank, state.size, input.context.step - 1));
   }
-  /// Sends the message, for rules that know it before the gradient. Rules that require the gradient at the mixture compute the
-  /// mixture here.
+  /// Sends the message, for rules whose message doesn't depend on the gradient. If the rule requires the gradient at the
+  /// mixture, the mixture is computed here.
   template <Executor E, class N>
   void begin(const StepInput<E, N>& input, State<E>& state) const requires blind {
     if constexpr (combines_first) {
@@ -182,8 +183,8 @@ struct ParameterMixingOf {
     return {rule_of<float>(momentum_correction), state.template view_of<View<N>>(input)};
   }
 
-  /// Sets the compressor with the start of the round: packets are decoded as they were encoded, even if the recipe's compressor
-  /// changes before the step.
+  /// Sets the compressor when the round starts: packets are then decoded with the compressor that encoded them, even if the
+  /// recipe's compressor changes before the step.
   template <Executor E, class Message>
   void start(const StepContext& context, State<E>& state, const Message& message) const {
     if constexpr (!C::lossless) state.mixer.set_compressor(compressor);
@@ -215,7 +216,7 @@ struct ParameterMixingOf {
     if constexpr (K == 0) {
       state.exact->mix(input.context, {}, message.vector(which), Message{update, update});
     } else {
-      // Reports a device's errors in the first vector before the second is exchanged.
+      // Reports errors of a device in the first vector before the second vector is exchanged.
       state.exact->settle(input.context);
       update.kept = state.kept.data();
       const detail::KeptOutgoing kept{update.kept};

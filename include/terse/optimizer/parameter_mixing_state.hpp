@@ -26,10 +26,10 @@ struct ParameterMixingState {
   std::vector<buffer<float, typename E::memory>> buffers;
   buffer<float, typename E::memory> kept;  // second vector, for exact means
   std::uint64_t mixed_steps = 0;
-  std::uint64_t last_rate = 0;  // bits of a float, the format of checkpoints
+  std::uint64_t last_rate = 0;  // bits of a float, as checkpoints store it
   int rank, size;
   Range range;
-  bool begun = false;  // this step's messages are on their way
+  bool begun = false;  // this step's messages have been sent
 
   template <class Recipe>
   ParameterMixingState(const Recipe& recipe, E executor, Channel& transport, const Layout& layout,
@@ -70,7 +70,7 @@ struct ParameterMixingState {
     mixer.walk(visit);
   }
 
-  /// Returns the view that functors of a step work on.
+  /// Returns the view that is the argument of a step's functors.
   template <class View, class N>
   View view_of(const StepInput<E, N>& input) {
     View view{input.parameters, input.gradients,   {},

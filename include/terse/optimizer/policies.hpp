@@ -31,7 +31,8 @@ enum class PolicyKind {
 
 namespace detail {
 
-/// Returns the kind of a policy, by the one member that no other kind has. The kind's check_...() reports other missing members.
+/// Returns the kind of a policy, recognized by the one member that no other kind has. The kind's check_...() reports other
+/// missing members.
 template <class P>
 constexpr PolicyKind kind_of() {
   if constexpr (HasBrokenFacts<P>)
@@ -88,13 +89,14 @@ constexpr bool is_one_of(PolicyKind kind) {
   return ((kind == Kinds) || ...);
 }
 
-/// Checks whether this kind is one of `kinds` and none of Taken.
+/// Checks whether this kind is one of `kinds` and is not in Taken.
 template <PolicyKind... Taken, class... Kinds>
 constexpr bool is_left(PolicyKind kind, Kinds... kinds) {
   return ((kind == kinds) || ...) && !is_one_of<Taken...>(kind);
 }
 
-/// False for a policy that has been reported by the compiler, or is reported by its own static_assert.
+/// False for a policy whose error has been reported by the compiler, or is reported by the policy's own
+/// static_assert.
 template <class P>
 inline constexpr bool is_sound =
     has_sound_parts<P> && !HasBrokenFacts<P> && !is_quantizer<P> && !is_selection<P>;
@@ -180,7 +182,7 @@ struct Given {
   }
 };
 
-/// A placeholder for an optimizer whose policies don't fit; the error has been reported.
+/// A placeholder for an optimizer whose policies don't fit, after the error has been reported.
 struct Misused {};
 template <>
 inline constexpr bool has_sound_parts<Misused> = false;
@@ -195,7 +197,7 @@ struct Make<true, Of, Ps...> {
   using type = Of<Ps...>;
 };
 
-/// The policy of kind K among these, or else the default.
+/// The policy of kind K among these, otherwise the default.
 template <PolicyKind K, class Default, class... Ps>
 using PickPolicy = typename Find<K, Default, Ps...>::type;
 

@@ -7,14 +7,15 @@
 
 #include "terse/core/check.hpp"
 
-// Learning-rate schedules as values: functions of the step alone, so that a run that was stopped resumes with the same rates.
+// Learning-rate schedules as values: they depend on the step alone, so a resumed run has the rates of a run without a stop.
 //
 //     const terse::CosineSchedule rate{.peak = 1e-3F, .steps = 10'000, .warmup = 500, .last = 1e-4F};
 //     optimizer.learning_rate(rate(optimizer.steps() + 1));
 //
-// Steps count from 1, as in an optimizer. In the first `warmup` steps the rate rises linearly, peak * step / warmup. The next step,
-// the first of the decay, still has `peak`; after `steps` the rate stays `last`. Use the same arguments on all ranks. Schedules throw
-// usage_error for a peak that is not positive and finite, for `last` outside of [0, peak], and for parts with more than `steps` steps.
+// Steps are counted from 1, as in an optimizer. In the first `warmup` steps the rate rises linearly, peak * step / warmup. The next
+// step, the first of the decay, still has the rate `peak`; after `steps` the rate stays `last`. The arguments must be equal on all
+// ranks. Schedules throw usage_error for a peak that is not positive and finite, for `last` outside [0, peak], and for parts with more
+// than `steps` steps.
 //
 // Source of the warm-up: Goyal et al., "Accurate, Large Minibatch SGD", 2017, section 2.2.
 
@@ -22,7 +23,8 @@ namespace terse {
 
 namespace detail {
 
-/// Returns the rate of a step: a warm-up, and after step `from` a decay by `height(share)`, from 1 at share 0 to 0 at share 1.
+/// Returns the rate of a step: a warm-up, and after step `from` a decay by `height(share)`, which falls from 1 at share 0 to 0
+/// at share 1.
 template <class Height>
 float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64_t from, std::uint64_t steps,
                      std::uint64_t step, Height height) {
@@ -45,7 +47,7 @@ float scheduled_rate(double peak, double last, std::uint64_t warmup, std::uint64
 struct CosineSchedule {
   float peak = 0;            ///< highest rate
   std::uint64_t steps = 0;   ///< number of steps of the whole training
-  std::uint64_t warmup = 0;  ///< number of warm-up steps among them
+  std::uint64_t warmup = 0;  ///< number of these steps that are the warm-up
   float last = 0;            ///< rate after the last step
 
   float operator()(std::uint64_t step) const {
@@ -58,7 +60,7 @@ struct CosineSchedule {
 struct LinearSchedule {
   float peak = 0;            ///< highest rate
   std::uint64_t steps = 0;   ///< number of steps of the whole training
-  std::uint64_t warmup = 0;  ///< number of warm-up steps among them
+  std::uint64_t warmup = 0;  ///< number of these steps that are the warm-up
   float last = 0;            ///< rate after the last step
 
   float operator()(std::uint64_t step) const {
@@ -72,8 +74,8 @@ struct LinearSchedule {
 struct WarmupStableDecay {
   float peak = 0;            ///< highest rate
   std::uint64_t steps = 0;   ///< number of steps of the whole training
-  std::uint64_t warmup = 0;  ///< number of warm-up steps among them
-  std::uint64_t decay = 0;   ///< number of decay steps among them
+  std::uint64_t warmup = 0;  ///< number of these steps that are the warm-up
+  std::uint64_t decay = 0;   ///< number of these steps that are the decay
   float last = 0;            ///< rate after the last step
 
   float operator()(std::uint64_t step) const {

@@ -18,7 +18,7 @@
 namespace terse {
 
 /// The number formats of a model's parameters and gradients. Parameters of 16 bits have fp32 masters, which the optimizer
-/// keeps and updates; the model gets them rounded. All other state is always fp32.
+/// keeps and updates; the model gets rounded copies. All other state is always fp32.
 template <Number P = float, Number G = P>
 struct Numbers {
   using parameter = P;
@@ -31,13 +31,13 @@ struct StepInput {
   E executor;
   const Layout& layout;
   StepContext context;
-  float clip_norm;  ///< bound on the norm of the averaged gradient, for full-precision steps; infinity: none
+  float clip_norm;  ///< bound on the averaged gradient's norm, for full-precision steps; or infinity
   ParameterRef<typename N::parameter> parameters;
   const typename N::gradient* gradients;
 };
 
-/// A recipe is an aggregate of hyper-parameters and policies. Most have composition(), which returns the recipe they run
-/// as, such as an Averaging. A recipe at the bottom of this chain has
+/// A recipe is an aggregate of hyper-parameters and policies. Most have composition(), which returns the recipe that
+/// runs in their place, such as an Averaging. A recipe at the bottom of this chain has
 ///
 ///     check()              throws usage_error for invalid values; called in each step, allocates nothing
 ///     settings(visit)      visit(name, double) for every hyper-parameter; equal on all ranks
@@ -71,9 +71,10 @@ struct StepInput {
 ///     static constexpr bool all_throw = true        all ranks throw non_finite_error in the same step, and so tell each
 ///                                                   other which value is not finite
 ///
-/// For hyper-parameters that may differ between groups of segments a recipe has `static constexpr bool takes_groups` = true;
-/// prepare_group(input, state, place, now), called before `prepare` on the recipe of each group at place 1, 2, ... of
-/// Layout::groups; and common_settings(visit), which visits the settings that must be equal in all groups.
+/// A recipe whose hyper-parameters may differ between groups of segments has three more members. `static constexpr bool
+/// takes_groups` is true. prepare_group(input, state, place, now) is called before `prepare` on the recipe of each
+/// group, at place 1, 2, ... of Layout::groups. common_settings(visit) visits the settings that must be equal in all
+/// groups.
 template <class R>
 concept Recipe = requires(const R& recipe) {
   recipe.composition();
@@ -101,7 +102,8 @@ constexpr bool check_recipe() {
 
 namespace detail {
 
-/// Returns the recipe that a recipe runs as: the end of its chain of compositions, or itself if it has none.
+/// Returns the recipe that runs in place of a recipe: the end of its chain of compositions, or the recipe itself if
+/// it has none.
 template <class R>
 decltype(auto) composed(const R& recipe) {
   if constexpr (requires { recipe.composition(); }) {
@@ -116,7 +118,7 @@ decltype(auto) composed(const R& recipe) {
 template <class R>
 using Composed = std::remove_cvref_t<decltype(composed(std::declval<const R&>()))>;
 
-/// The types of an optimizer, for a recipe's check.
+/// The types of an optimizer, for the check of a recipe.
 template <class R, class E, class N>
 struct Setting {
   using State = typename R::template State<E>;
@@ -174,8 +176,8 @@ constexpr void check_bottom() {
   }
 }
 
-/// Reports, with a readable static_assert, a member that the recipe at the end of R's compositions lacks over transport T, on
-/// executor E, with N's numbers.
+/// Reports, with a readable static_assert, a member that is missing in the recipe at the end of R's compositions, over
+/// transport T, on executor E, with N's numbers.
 template <class R, class T, class E, class N>
 constexpr bool check_steps() {
   if constexpr (Transport<T> && Recipe<R>) {
@@ -192,8 +194,8 @@ void check_values(const R& recipe) {
   if constexpr (requires { recipe.composition(); }) check_values(recipe.composition());
 }
 
-/// Returns the learning rate of a recipe: in nested recipes (`DiLoCo<LocalSgd<Adam<>>>`) that of the innermost, in two stages
-/// that of the second.
+/// Returns the learning rate of a recipe: in nested recipes (`DiLoCo<LocalSgd<Adam<>>>`) that of the innermost recipe, in two
+/// stages that of the second stage.
 template <class R>
 float learning_rate_of(const R& recipe) {
   if constexpr (requires { recipe.inner; })
@@ -206,7 +208,7 @@ float learning_rate_of(const R& recipe) {
 
 }  // namespace detail
 
-/// Sets the learning rate of a recipe, in two stages that of both.
+/// Sets the learning rate of a recipe, and in two stages the rates of both.
 template <class R>
 void set_learning_rate(R& recipe, float rate) {
   if constexpr (requires { recipe.inner; }) {
@@ -221,8 +223,8 @@ void set_learning_rate(R& recipe, float rate) {
 
 namespace detail {
 
-/// Throws usage_error if the feedback follows the learning rate, or is invalid: for messages that are momenta, moves or
-/// parameters, which don't depend on the rate.
+/// Throws usage_error if the feedback follows the learning rate, or is invalid: for messages that don't depend on the
+/// rate, which are momenta, moves or parameters.
 template <class F>
 void check_feedback_of_states(const F& feedback) {
   check_policy(feedback);
@@ -253,7 +255,8 @@ void open_average(X& exchange, const StepInput<E, N>& input) {
   exchange.open(input.context, {}, Message{gradient, gradient});
 }
 
-/// Averages the message `said`, clips the mean if asked, and passes it to `use`, an update with a `gradient_factor`.
+/// Averages the message `said`, clips the mean if requested, and passes it to `use`, an update with a
+/// `gradient_factor`.
 template <class X, Executor E, class N, class Said, class Use>
 void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said, Use use) {
   exchange.start(input.context, {}, Message{said, said});
@@ -265,7 +268,7 @@ void average_exactly(X& exchange, const StepInput<E, N>& input, const Said& said
 
 }  // namespace detail
 
-/// Averages the gradient, clips the mean if asked, and passes it to `use`.
+/// Averages the gradient, clips the mean if requested, and passes it to `use`.
 template <class X, Executor E, class N, class Use>
 void average_gradients(X& exchange, const StepInput<E, N>& input, const Use& use) {
   detail::average_exactly(exchange, input, ScaledGradient{input.gradients, input.context.now}, use);

@@ -8,11 +8,11 @@
 #include "terse/core/policy.hpp"
 #include "terse/optimizer/guards.hpp"
 
-// Checks for steps that a device's stream records, see Optimizer::record.
+// Checks of steps that a device's stream records, see Optimizer::record.
 
 namespace terse::detail {
 
-/// Throws usage_error if a record can't serve a step of a recipe, because steps differ in more than numbers. `begun`: messages of the
+/// Throws usage_error if a recipe's steps differ in more than numbers, so that a record can't replace them. `begun`: messages of the
 /// next step have been sent.
 template <class R>
 TERSE_COLD void check_recordable(const R& recipe, const RecordUse& use, bool full_precision, bool begun,
@@ -27,7 +27,7 @@ TERSE_COLD void check_recordable(const R& recipe, const RecordUse& use, bool ful
     if (const char* why = recipe.unrecordable(use, full_precision)) throw usage_error(why, rank);
 }
 
-/// The kind of the recorded step: a record serves steps of the same kind.
+/// The kind of the recorded step: a record is valid for steps of this kind only.
 class Record {
  public:
   void take(std::uint64_t step, bool full_precision, bool masks) {

@@ -8,8 +8,8 @@
 namespace terse {
 
 /// signSGD with momentum and majority vote: one bit per element in each direction, no scale and no error feedback. The bias of
-/// signs is part of the method, hence Unchecked. The vote is exact over ScatterGather, whose owners forward the sign of the sum,
-/// and over AllGather. Directions have magnitude 1: learning rates are Adam's, not SGD's.
+/// signs is part of the method, therefore Unchecked. The vote is exact over ScatterGather, whose owners forward the sign of the
+/// sum, and over AllGather. Directions have magnitude 1: learning rates are Adam's, not SGD's.
 ///
 /// Source: Bernstein et al., "signSGD with majority vote", ICLR 2019, algorithm 1.
 template <class... Ps>

@@ -25,7 +25,8 @@ constexpr bool check_means() {
   return check_compressor<C>() && check_feedback<C, F>() && check_stages<C, F, T>();
 }
 
-/// Checks, for an optimizer that keeps no errors, that the feedback does not leave a rank's own errors to the optimizer.
+/// Checks, for an optimizer that keeps no errors, that the feedback does not require the optimizer to keep a rank's own
+/// errors.
 template <class C, class F>
 constexpr bool check_own_errors() {
   static_assert(
@@ -48,7 +49,8 @@ template <class C, class F>
 using TopologyFor =
     std::conditional_t<Traits<C>::single_stage || Traits<F>::single_stage, AllGather, ScatterGather>;
 
-/// The policy of each kind: the given one, or else the optimizer's default, or else the common default of all optimizers.
+/// The policy of each kind: the policy that is given, otherwise the optimizer's default, otherwise the common default of
+/// all optimizers.
 template <class Defaults, class... Ps>
 struct Choice;
 template <class... Ds, class... Ps>
@@ -72,7 +74,7 @@ struct Choice<Policies<Ds...>, Ps...> {
   }
 };
 
-/// Of with its policies, which it checks itself.
+/// Of with its policies, which it checks.
 template <template <class...> class Of, class Taken, class Defaults, class... Ps>
 struct SortAny;
 template <template <class...> class Of, PolicyKind... Kinds, class Defaults, class... Ps>
@@ -95,8 +97,9 @@ struct Sort : SortAny<Of, Taken, Defaults, Ps...> {
 }  // namespace detail
 
 /// Of<...> with one policy of each kind that it takes, in the order of its parameters. The given policies may be in any order.
-/// The others are the Defaults, or else NoMomentum, NoPreconditioner, Dense, Residual (NoErrorFeedback if the compressor does not
-/// track under it), and ScatterGather (AllGather if messages may be compressed only once). Named optimizers are such lines:
+/// For the others it takes the Defaults, and otherwise NoMomentum, NoPreconditioner, Dense, Residual (NoErrorFeedback if the
+/// compressor does not track under it), and ScatterGather (AllGather if messages may be compressed only once). Named optimizers
+/// are such lines:
 ///
 ///     template <class... Ps>
 ///     using Adam = Sorted<AdamOf, TakesMeans, Policies<>, Ps...>;

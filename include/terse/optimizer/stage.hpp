@@ -47,7 +47,7 @@ struct Stage {
   }
 };
 
-/// The rule that ends the warm-up of an Averaging, its first, exact steps.
+/// The rule that ends the warm-up of an Averaging; the warm-up is its first, exact steps.
 struct WarmUp : AtStep {
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -55,7 +55,7 @@ struct WarmUp : AtStep {
   }
 };
 
-/// A part that only some two-stage methods have.
+/// A part that exists only in some two-stage methods.
 template <bool Has, class T>
 struct OptionalIf : std::optional<T> {};
 template <class T>
@@ -110,7 +110,8 @@ requires(P::facts.orthogonalizes) struct SequenceOf<P> {
   using type = typename P::Sequence;
 };
 
-/// Reports, with a readable static_assert, why two stages, or the one of an Averaging, can't be run with error feedback F.
+/// Reports, with a readable static_assert, the reason why two stages, or the one of an Averaging, can't be run with error
+/// feedback F.
 template <class First, class Second, class F, bool OneStage>
 constexpr bool check_stages() {
   using P1 = typename First::Preconditioner;

@@ -13,8 +13,8 @@
 
 namespace terse::detail {
 
-/// Two stages combined at compile time: the buffers and scalars that their policies share, their rules on these, and the properties
-/// that determine the state of a run.
+/// Two stages combined at compile time: the buffers and scalars that their policies share, their rules for these, and the
+/// properties that determine the state of a run.
 template <class First, class Second, Compressor C, ErrorFeedback F, class When>
 struct StagePair {
   using M1 = typename First::Momentum;
@@ -27,7 +27,7 @@ struct StagePair {
   static_assert(check_stages<First, Second, F, one_stage>());
 
   static constexpr bool compresses = !C::lossless;
-  /// Buffers of one name are one buffer.
+  /// Buffers with equal names are one buffer.
   static constexpr auto names = all_names<compresses>(M1::state, P1::state, M2::state, P2::state);
   static constexpr auto layer_names = all_names<compresses>(layer_state_of<M1>(), layer_state_of<P1>(),
                                                             layer_state_of<M2>(), layer_state_of<P2>());
@@ -56,21 +56,23 @@ struct StagePair {
   using RulesOf = Rules<typename M::template Rule<float>, typename P::template Rule<float>, View<N>,
                         PlacesOf<M, MomentumScalar>, PlacesOf<P, PreconditionerScalar>,
                         M::facts.rests_at_zero && P::facts.rests_at_zero>;
-  /// The rules of a stage for one element, on N's numbers.
+  /// The rules of a stage for one element, with N's numbers.
   template <class N>
   using FirstRules = RulesOf<M1, P1, N, first_scalar[0], first_scalar[1]>;
   template <class N>
   using SecondRules = RulesOf<M2, P2, N, first_scalar[2], first_scalar[3]>;
 
-  /// True if steps are layer-wise and taken in a second sweep.
+  /// True if steps are layer-wise, so that a second sweep takes them.
   static constexpr bool layer_wise = P1::facts.layer_wise;
-  /// True if state is carried over from the first stage to the second, and elements may be masked then.
+  /// True if the second stage starts from state of the first, and elements may be masked at the change.
   static constexpr bool carries = compresses && !one_stage;
   /// True if copies of the error feedback start from an exact round.
   static constexpr bool seeds = compresses && starts_exactly<F>();
-  /// True if momentum differs between ranks in compressed steps. Then no step may add the gradients' mean to it.
+  /// True if momentum differs between ranks in compressed steps. Then the gradients' mean must not be added to it in
+  /// any step.
   static constexpr bool local_momentum = compresses && SecondRules<Numbers<>>::says && !M2::facts.common;
-  /// True if the round that restarts the copies after a failed step must average messages instead of gradients.
+  /// True if, in the round that restarts the copies after a failed step, messages must be averaged instead of
+  /// gradients.
   static constexpr bool reseeds = seeds && local_momentum;
   /// True if the second stage balances layers when it begins.
   static constexpr bool balances =

@@ -5,8 +5,9 @@
 
 namespace terse {
 
-/// Two Averagings with one state: exact steps by First until `when` ends this stage, then steps by Second. Buffers of one name
-/// are one buffer, so that Second continues from First's state. In between, these are called once for each compressed element:
+/// Two Averagings with one state: exact steps by First until `when` ends this stage, then steps by Second. Buffers with equal
+/// names are one buffer, so that Second continues from First's state. At the change, these are called once for each compressed
+/// element:
 ///
 ///     carry(e, denominator)     of Second's preconditioner, to change its buffers; denominator is the divisor of First's
 ///     takes_part(e)             of Second's preconditioner, then: elements for which it is false are masked. They are not
@@ -14,13 +15,13 @@ namespace terse {
 ///     carry(e, keep)            of Second's momentum correction; keep: whether it takes part
 ///
 /// and then, for all layers at once, balance(layers) of Second's momentum correction. If both stages are layer-wise,
-/// observe(layer, factor) of Second's preconditioner is called in each step of First, with First's factor.
+/// each step of First also calls observe(layer, factor) of Second's preconditioner, with First's factor.
 ///
-/// Elements that a user masks (Optimizer::mask) have denominator 0 and never take part, regardless of the preconditioner. The
-/// buffers of a momentum correction without carry become 0 for them.
+/// Elements that a user masks (Optimizer::mask) have denominator 0 and never take part, regardless of the preconditioner. For
+/// them, a momentum correction without carry sets its buffers to 0.
 ///
-/// Segments that are not compressed use First, with its rates, in both stages; their gradients travel in Second's packets. `when` is
-/// an AtStep, a VarianceRatio, a Freeze or a custom rule, see StageSwitch. An AtStep requires its step.
+/// Segments that are not compressed use First, with its rates, in both stages; their gradients are sent in Second's packets. `when`
+/// is an AtStep, a VarianceRatio, a Freeze or a custom rule, see StageSwitch. An AtStep requires its step.
 ///
 ///     Staged<Averaging<ExponentialAverage, AdamVariance>, Averaging<LocalAverage, FrozenVariance, Sign>>{
 ///         .first = {.learning_rate = 1e-3F}, .second = {.learning_rate = 1e-3F}, .when = {1000}}          1-bit Adam

@@ -17,7 +17,8 @@
 
 namespace terse {
 
-// Defined outside of the class, so that they are not inline, and `extern template` prevents their instantiation.
+// They are defined outside the class, so that they are not inline and `extern template` prevents their
+// instantiation.
 
 template <class R, class T, Executor E, class N>
 TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layout& layout,
@@ -68,7 +69,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
   const Open open = std::exchange(open_, Open{});
   if (waits_for_norm()) {
     const auto norm = norms_(channel_, executor_, input.gradients, gradient_scale, step);
-    // Bytes sent by begin count once, although the round continues in the next step.
+    // Bytes sent by begin are counted once, although the round continues in the next step.
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::skip)
       return {false, std::exchange(sent_, 0), false};
     if (norm.culprit >= 0 && options_.on_non_finite == NonFinite::throw_)
@@ -83,7 +84,7 @@ StepResult Optimizer<R, T, E, N>::step(out<E, P> parameters, in<E, G> gradients,
     refuse_non_finite(found.culprit(), parameters, gradients, gradient_scale, detail::all_throw<R>());
   } catch (const peer_error& lost) {
     failure_.keep();
-    // Peers may have found this rank's bad value first, and have left. Host only: the device itself may have failed.
+    // Peers may have found this rank's bad value first, and left. Host only: the device itself may have failed.
     if constexpr (std::is_same_v<typename E::memory, memory::host>)
       if (options_.on_non_finite == NonFinite::throw_)
         if (const auto found =
@@ -109,7 +110,7 @@ void Optimizer<R, T, E, N>::check_start(in<E, P> parameters) {
   if constexpr (detail::needs_one_start<R>()) {
     if (steps_ != 0 || started_) return;
     replicas_.check_start(channel_, layout_, [&](const auto& visit) { visit("parameters", parameters); });
-    // Replicas are equal here, so that all ranks throw.
+    // Replicas are equal here, so all ranks throw.
     detail::NonFiniteValue found;
     if (detail::find_value(layout_, parameters, 1, std::numeric_limits<float>::max(), found))
       detail::throw_parameters(found, layout_, "before the first step", "", rank(), 1);
@@ -141,7 +142,7 @@ TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> p
       known = true;
     } catch (const peer_error&) {
       failure_.keep();
-      // A rank that already knows the error may have ended its program.
+      // A rank that has already received the error may have ended its program.
     }
   detail::throw_non_finite(found, layout_, culprit, known, rank(), steps_ + 1);
 }
@@ -240,7 +241,7 @@ void Optimizer<R, T, E, N>::progress() try {
 template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::begin(out<E, P> parameters) requires(detail::is_blind<R>()) try {
   failure_.rethrow();
-  // clang 14 instantiates it with the class, despite the constraint.
+  // Despite the constraint, clang 14 instantiates it with the class.
   if constexpr (detail::is_blind<R>()) {
     if (begun_) return;
     const StepInput<E, N> input = input_of(parameters, {nullptr, layout_.size()});

@@ -20,13 +20,13 @@ struct PushSumOf {
 
 }  // namespace detail
 
-/// Stochastic gradient push: SGD on directed graphs by push-sum weights, with or without local momentum. With the weights w_i
-/// and the parameters z_i = x_i / w_i, at which gradients are computed:
+/// Stochastic gradient push: SGD on directed graphs by push-sum weights, with or without local momentum. Let w_i be the
+/// weights and z_i = x_i / w_i the parameters at which gradients are computed:
 ///
 ///     x_i = x_i - learning_rate d_i        x_i = sum_j A_ij x_j        w_i = sum_j A_ij w_j
 ///
-/// The weights depend only on the graph and the step, so each rank computes them and sends only z:
-/// z_i = sum_j R_ij (z_j - learning_rate d_j / w_j) with R_ij = A_ij w_j / w_i', whose rows sum to 1. See graph::PushSum.
+/// The weights depend only on the graph and the step, so each rank computes them and sends only z. Let R_ij = A_ij w_j /
+/// w_i', whose rows sum to 1; then z_i = sum_j R_ij (z_j - learning_rate d_j / w_j). See graph::PushSum.
 ///
 ///     StochasticGradientPush<graph::OnePeerExponential>{.learning_rate = 0.1F}
 ///

@@ -13,8 +13,8 @@
 namespace terse::detail {
 
 /// The recipe that Averaging and Staged share: exact steps by First until `when` ends this stage, then compressed steps by Second.
-/// Segments that are not compressed use First in both stages; their gradients travel in the same packets. With a lossless
-/// compressor there is only the first stage.
+/// Segments that are not compressed use First in both stages; their gradients are sent in the packets of the others. With a
+/// lossless compressor there is only the first stage.
 template <class First, class Second, Compressor C, ErrorFeedback F, Topology P, class When>
 struct TwoStages {
   using Pair = StagePair<First, Second, C, F, When>;
@@ -56,7 +56,7 @@ struct TwoStages {
     second.settings(visit);
     settings_of_all(visit);
   }
-  /// Visits the settings that all groups of segments have in common.
+  /// Visits the settings that must be equal in all groups of segments.
   template <class Visit>
   void common_settings(Visit&& visit) const {
     settings_of_all(visit);
@@ -64,7 +64,7 @@ struct TwoStages {
       if (error_feedback.follows_rate) visit("learning_rate", static_cast<double>(second.learning_rate));
   }
   static constexpr bool takes_groups = true;
-  /// True over exact topologies, except for Alone, where ranks don't communicate.
+  /// True over exact topologies, except Alone, over which ranks don't communicate.
   static constexpr bool all_throw = P::exact && !std::is_same_v<P, Alone>;
 
  private:
@@ -115,7 +115,8 @@ struct TwoStages {
     // Must be last: the calls above may throw.
     if constexpr (Pair::seeds) state.torn = torn;
   }
-  /// Sets the rules, rates and scalars of the layout's group number `place` for this step. `prepare` is called last, for group 0.
+  /// Sets the rules, rates and scalars of the group at `place` in the layout, for this step. `prepare` is called last, for group
+  /// 0.
   template <Executor E, class N>
   void prepare_group(const StepInput<E, N>& input, State<E>& state, std::size_t place,
                      StepScalars& now) const {
@@ -215,7 +216,8 @@ struct TwoStages {
             state.view_of(input), state.groups.second()};
   }
 
-  /// Checks whether the rate is 0 and the error follows it: then the error is unchanged, and must not enter momentum.
+  /// Checks whether the rate is 0 and the error follows the rate: then the error is unchanged, and must not be added
+  /// to the momentum.
   bool holds() const {
     if constexpr (requires { error_feedback.follows_rate; })
       return error_feedback.follows_rate && std::fpclassify(second.learning_rate) == FP_ZERO;
@@ -251,7 +253,8 @@ struct TwoStages {
   }
   template <Executor E, class N, class Use>
   static void average_exactly(const StepInput<E, N>& input, State<E>& state, const Use& use) {
-    // Initializes the copies in each exact step, so that a record of one serves for all; the last one counts.
+    // Initializes the copies in each exact step, so that a record of one exact step is valid for all; the last
+    // initialization counts.
     if constexpr (Pair::seeds)
       average_gradients(*state.exact, input,
                         Seeding<decltype(state.compressed->feedback()), typename N::gradient, Use>{
@@ -304,8 +307,8 @@ struct TwoStages {
             state.dense_table.data());
     }
     state.over = 1;
-    // Keeps the exact exchange if copies restart from an exact step after a failure. Keeps it on a device: a user's record of exact
-    // steps contains its memory and its channel, and NCCL doesn't release the channel before the record.
+    // Keeps the exact exchange if copies restart from an exact step after a failure. On a device the exchange is always kept: a
+    // user's record of exact steps contains its memory and its channel, and NCCL doesn't release the channel before the record.
     if constexpr (!Pair::seeds && !GridExecutor<E>) state.exact.reset();
   }
 };

@@ -22,8 +22,8 @@ struct TwoStagesState {
   using Pair = StagePair<First, Second, C, F, When>;
   using Arena = buffer<float, typename E::memory>;
 
-  /// The exchange of exact steps. On the host its memory and channels are released at the change of stages, and allocated again if a
-  /// checkpoint of the first stage is loaded later.
+  /// The exchange of exact steps. On the host the memory and the channels of the first stage are released when it ends, and
+  /// allocated again if one of its checkpoints is loaded later.
   std::optional<DenseExchange<P, E>> exact;
   index_t exact_bytes = 0;
   Channel& transport;
@@ -42,11 +42,11 @@ struct TwoStagesState {
                                           typename SequenceOf<typename Pair::P1>::type>>
       layers;
   [[no_unique_address]] OptionalIf<Pair::balances, Balance<E>> balance;
-  std::vector<std::uint8_t> dense_segments;  // 1 where a segment is never compressed
+  std::vector<std::uint8_t> dense_segments;  // 1 for segments that are never compressed
   buffer<std::uint8_t, typename E::memory> dense_table;
-  std::uint64_t over = 0;  // 1: the first stage is over
-  /// For feedbacks that keep copies on all ranks, which differ after a round that throws: 2 in a compressed round, 1 in the exact
-  /// round that restarts the copies after a failure, otherwise 0.
+  std::uint64_t over = 0;  // 1 if the first stage is over
+  /// For feedbacks that keep copies on all ranks; the copies differ after a round that throws. 2 in a compressed round, 1 in the
+  /// exact round that restarts the copies after a failure, otherwise 0.
   std::uint64_t torn = 0;
 
   template <class Recipe>
@@ -94,16 +94,16 @@ struct TwoStagesState {
     has_first_stage = true;
   }
   bool full_precision() const { return averages_exactly() || torn != 0; }
-  /// Checks whether the next step clips the mean: in full precision, unless the step restarts the copies for local momentum. That step
-  /// averages messages, whose gradients have already been clipped.
+  /// Checks whether the next step clips the mean: this is so in full precision, unless the step restarts the copies for local
+  /// momentum. A step that restarts them averages messages of gradients that have already been clipped.
   bool clips_mean() const { return full_precision() && !(Pair::reseeds && torn != 0); }
-  /// Checks whether the next step differs from those after it.
+  /// Checks whether the next step differs in kind from the steps after it.
   bool recovers() const { return torn != 0 || (averages_exactly() && !exact); }
   StepBytes bytes_per_step() const {
     return {exact_bytes,
             compressed ? compressed->most_bytes(Pair::template SecondRules<Numbers<>>::listens) : 0};
   }
-  /// Checks whether the current step averages exactly: full_precision() within a step.
+  /// Checks whether the current step averages exactly: like full_precision(), but for a call within a step.
   bool averages_exactly() const { return !Pair::compresses || over == 0 || torn == 1; }
   /// Checks whether this step averages messages exactly, after a failed step.
   bool starts_anew() const { return Pair::reseeds && torn == 1; }
@@ -118,7 +118,7 @@ struct TwoStagesState {
     if constexpr (Pair::carries) return !masked->full();
     return false;
   }
-  /// Visits the buffers of n floats that the policies keep, except for those whose meaning the second stage has changed.
+  /// Visits the buffers of n floats that the policies keep, except those that have another meaning in the second stage.
   template <class Visit>
   void walk_buffers(Visit&& visit) {
     for (std::size_t k = 0; k < buffers.size(); ++k)
@@ -147,7 +147,7 @@ struct TwoStagesState {
     }
   }
 
-  /// Returns the view that functors of a step work on.
+  /// Returns the view that is the argument of a step's functors.
   template <class N>
   typename Pair::template View<N> view_of(const StepInput<E, N>& input) {
     typename Pair::template View<N> view{input.parameters, input.gradients,  {}, {},

@@ -43,7 +43,8 @@ struct ZeroOneState {
   Arena rate_sums, kept;
   Freezing<E> freezing;
   Range all, segments;
-  // One schedule for the whole optimizer; `count` counts exact averages in the first stage, steps in the second.
+  // One schedule for the whole optimizer; in the first stage `count` counts exact averages, in the second it counts
+  // steps.
   std::uint64_t interval = 1, since = 0, count = 0;
 
   template <class R>
@@ -69,7 +70,7 @@ struct ZeroOneState {
   bool due() const { return since + 1 >= interval; }
   bool full_precision() const { return !freezing.frozen() && due(); }
   StepBytes bytes_per_step() const { return {full.most_bytes(), compressed.most_bytes()}; }
-  /// Counts a step. The interval doubles, up to `longest`, after every `doubling` steps with `counts`.
+  /// Counts a step. The interval doubles, up to `longest`, after `doubling` steps with `counts`.
   void count_step(bool counts, std::uint64_t doubling, std::uint64_t longest) {
     since = due() ? 0 : since + 1;
     if (counts) ++count;
@@ -84,7 +85,7 @@ struct ZeroOneState {
   }
   MaskedElements& masked_elements() { return freezing.masked_elements(); }
   SinceMeeting since_meeting() { return {rate_sums.data(), kept.data()}; }
-  /// Visits the buffers that an outer step may reset or average, except for the frozen variance.
+  /// Visits the buffers that an outer step may reset or average, which excludes the frozen variance.
   template <class Visit>
   void walk_buffers(Visit&& visit) {
     visit(momentum.all());
@@ -110,7 +111,7 @@ struct ZeroOneState {
 
 namespace recipes {
 
-/// 0/1 Adam: updates the variance at growing intervals, and after its freeze synchronizes ranks at growing intervals.
+/// 0/1 Adam: updates the variance at growing intervals, and after the freeze synchronizes ranks at growing intervals.
 ///
 ///     steps 1 ... variance_freeze_step, synchronously
 ///       g = mean_i g_i, exactly, and v = beta2 v + (1 - beta2) g^2, in every interval-th step;
@@ -126,25 +127,25 @@ namespace recipes {
 ///       m = mean_i of compressed (u_i / r + e_i), by the topology
 ///       x = anchor, decayed as x_i was, - r clamp(m d, -update_clip, update_clip)      anchor = x
 ///
-/// interval is 1 at the beginning of each stage. It doubles after every `variance_updates` exact averages, and in the second stage
-/// after every `local_interval_steps` steps, up to most_local_steps.
+/// interval is 1 at the beginning of each stage. It doubles each time after `variance_updates` exact averages, and in the second
+/// stage after `local_interval_steps` steps, up to most_local_steps.
 ///
 /// Parameters are bitwise equal on all ranks in the first stage and after each synchronization; between synchronizations they
-/// differ, by design. Segments with `compress == false` are sent exactly and use the same variance as the others. Elements without
+/// differ, by design. Segments with `compress == false` are sent exactly and use the variance of all segments. Elements without
 /// variance have no momentum and don't move until the next exact average gives them a variance. Elements without variance at the
 /// freeze are masked permanently.
 ///
-/// In the first stage all ranks find a gradient that is not finite. In the second only its own rank finds it, before anything
-/// changes, and throws; the others throw peer_error when they wait for it. NonFinite::skip and clip_norm make ranks agree in each
-/// step, which costs a message to each peer.
+/// In the first stage, if a gradient is not finite, all ranks find it. In the second stage only the gradient's own rank finds it,
+/// before anything changes, and throws; the other ranks throw peer_error when they wait for it. NonFinite::skip and clip_norm
+/// make ranks agree in each step, which costs a message to each peer.
 ///
 /// State: momentum, variance, moves, anchor and error of n floats each, the second error, two floats per segment, n / 32 words of
-/// masks; in addition 4 n floats of packets. Passes over n: Adam's and OneBitAdam's in the first stage; in local steps one to check
-/// the gradient and one to step, and OneBitAdam's in a synchronization. Wire: an exact or a compressed round in each step of the
-/// first stage; one compressed round in every interval-th step of the second.
-/// Source: Lu, Li, Zhang, De Sa and He, "Maximizing communication efficiency for large-scale training via 0/1 Adam",
-/// ICLR 2023 (arXiv 2202.06009), algorithm 1. Ours: `update_clip`, see FrozenVariance; the division by r before the
-/// compressor, not after it, so that errors don't inflate m when the rate falls.
+/// masks; also 4 n floats of packets. Passes over n: in the first stage those of Adam and OneBitAdam; in a local step one to check
+/// the gradient and one to step; in a synchronization those of OneBitAdam. Wire: an exact or a compressed round in each step of the
+/// first stage; one compressed round in every interval-th step of the second. Source: Lu, Li, Zhang, De Sa and He, "Maximizing
+/// communication efficiency for large-scale training via 0/1 Adam", ICLR 2023 (arXiv 2202.06009), algorithm 1. Two parts are ours:
+/// `update_clip`, see FrozenVariance; and the division by r before the compressor instead of after it, so that errors don't
+/// increase m when the rate falls.
 template <class C, class F, class G>
 struct ZeroOneAdamOf {
   static_assert(detail::check_means<C, F, G>() && detail::check_own_errors<C, F>());
@@ -157,7 +158,7 @@ struct ZeroOneAdamOf {
   float beta2 = 0.999F;                       ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;                      ///< added to the denominator, outside the root
   float weight_decay = 0;                     ///< coefficient, decoupled from the gradient
-  float update_clip = 10;                     ///< bound on a step's magnitude; infinity: the paper's rule
+  float update_clip = 10;                     ///< bound on a step's magnitude; infinity for the paper's rule
   std::uint64_t variance_freeze_step = 1000;  ///< last step of the first stage
   std::uint64_t variance_updates = 16;        ///< number of updates at each interval; the paper's kappa
   std::uint64_t local_interval_steps = 1000;  ///< number of steps until the local interval doubles

@@ -16,7 +16,7 @@ TERSE_HD inline float clamped(float x, float bound) {
   return below < -bound ? -bound : below;
 }
 
-/// A step by the mean gradient. With `Learns` the mean is exact, and the variance is updated, too. Elements without variance
+/// A step by the mean gradient. If `Learns`, the mean is exact, and the variance is also updated. Elements without variance
 /// don't move.
 template <Number P, bool Learns>
 struct StepTogether {
@@ -45,14 +45,14 @@ struct StepTogether {
   }
 };
 
-/// Sums since the last synchronization, by segment. With `moves` u, and no clamp, a rank's parameters are
-/// x = kept anchor - u d.
+/// Sums since the last synchronization, by segment. Let u be `moves`. Without a clamp, a rank's parameters are x =
+/// kept anchor - u d.
 struct SinceMeeting {
-  float* rates;  // sum of learning rates, decayed as moves are
+  float* rates;  // sum of learning rates, decayed like the moves
   float* kept;   // factor by which weight decay has shrunk the anchor
 };
 
-/// Counts a step of one segment; an element of its range is a segment.
+/// Counts a step of one segment; each element of its range is a segment.
 struct CountStep {
   SinceMeeting since;
   const Rate* rates;
@@ -63,7 +63,8 @@ struct CountStep {
   }
 };
 
-/// A local step of one rank: updates m by the rank's gradient and x by m d; u accumulates the moves of x before the factor d.
+/// A local step of one rank: updates m by the rank's gradient and x by m d; u sums the moves of x before their multiplication
+/// by d.
 template <Number P>
 struct StepAlone {
   float *momentum, *moves;

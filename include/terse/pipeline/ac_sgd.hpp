@@ -14,11 +14,11 @@ namespace terse {
 
 /// Policy for new examples when the memory is full.
 ///
-///   refuse       : usage_error on all stages, before any message
-///   send_whole   : they are sent as at a first visit every time, and no copy is kept
+/// refuse : usage_error on all stages, before any message send_whole : they are sent whole each time, like at a
+/// first visit, and no copy is kept
 enum class WhenFull { refuse, send_whole };
 
-/// Activation compression with a memory of examples (AC-SGD, later AQ-SGD). Sender and receiver of a boundary keep a
+/// Activation compression with a memory of examples (AC-SGD, later AQ-SGD). Sender and receiver at a boundary keep a
 /// copy m of each example's activation a:
 ///
 ///     first visit       First(a) is sent            x = First(a), decoded      m = R(x)
@@ -32,18 +32,18 @@ enum class WhenFull { refuse, send_whole };
 /// row. With both, an example's code does not depend on the other examples. Bytes of `rows` changes of D elements, D and N
 /// multiples of 64: 40 + 8 ceil(rows D / N / 2) + rows D bits / 8.
 ///
-/// It pays off if examples are seen again and their activations change slowly: ||d|| / ||a||, shown by `statistics()`, is
-/// the gain over quantizing a itself. Source: Wang et al., "Fine-tuning language models over slow networks using
-/// activation compression with guarantees", NeurIPS 2022, algorithm 1.
+/// It is useful if examples are seen again and their activations change slowly: the gain over quantizing a itself is
+/// ||d|| / ||a||, which `statistics()` returns. Source: Wang et al., "Fine-tuning language models over slow networks
+/// using activation compression with guarantees", NeurIPS 2022, algorithm 1.
 template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<256>>,
           Compressor Backward = Uniform<8, Stochastic, Symmetric, MaxAbs, PerBlock<256>>,
           ExampleMemory Memory = InMemory<fp16>, Compressor First = Dense>
 struct AcSgd {
   static constexpr bool remembers = true;
 
-  index_t capacity = 0;                   ///< most examples with copies, equal on all stages
+  index_t capacity = 0;                   ///< maximum number of examples with copies, equal on all stages
   WhenFull when_full = WhenFull::refuse;  ///< policy for more examples than `capacity`
-  bool audit = true;                      ///< true: each message has the hash of one copied row, 8 bytes
+  bool audit = true;                      ///< if true, each message has the hash of one copied row, 8 bytes
   Memory memory{};                        ///< storage of the copies
   Forward forward{};                      ///< the compressor of changes
   Backward backward{};                    ///< the compressor of gradients, unbiased
@@ -73,7 +73,7 @@ struct AcSgd {
   }
 };
 
-/// The baseline: activations are quantized as they are, so that their error remains c ||a||. No memory.
+/// The baseline: activations are quantized directly, so their error remains c ||a||. No memory.
 template <Compressor Forward = Uniform<4, Nearest, Asymmetric, MaxAbs, PerBlock<256>>,
           Compressor Backward = Uniform<8, Stochastic, Symmetric, MaxAbs, PerBlock<256>>>
 struct DirectActivations {
@@ -95,7 +95,7 @@ struct DirectActivations {
   }
 };
 
-/// fp32 in both directions: the same bits as one rank that runs all stages.
+/// fp32 in both directions: gives the bits of one rank that runs all stages.
 struct ExactActivations : DirectActivations<Dense, Dense> {};
 
 }  // namespace terse

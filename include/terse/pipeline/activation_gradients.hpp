@@ -63,7 +63,7 @@ class ActivationGradients {
  private:
   E executor_;
   index_t elements_, positions_, rows_ = 0, note_at_ = header;
-  bool padded_ = false;  // true: a row has positions that are not sent
+  bool padded_ = false;  // true if a row has positions that are not sent
   detail::RowSection<Compressor, NoErrorFeedback, E> section_;
 };
 

@@ -49,7 +49,7 @@ struct Recall : CopyOfRow<Cursor, A> {
   }
 };
 
-/// Sets x = the decoded activation; m = R(x). On the sender's side, without rows, sets m alone.
+/// Sets x = the decoded activation; m = R(x). On the sender's side, which has no rows, sets m alone.
 template <class Cursor, Number A, bool Delivers>
 struct FirstVisit : CopyOfRow<Cursor, A> {
   TERSE_HD void operator()(const Piece&, index_t i, bool, float sum) const {
@@ -65,7 +65,7 @@ TERSE_NUMERICS_END
 /// The activations of one boundary, on the sending or the receiving side: packets, and the copies of examples if the
 /// policy P remembers. Memory is allocated at construction.
 ///
-/// Packet: header; changes of rows that were seen before; other rows; a note of 8 bytes. The examples alone determine the
+/// Packet: header; changes of rows that were seen before; other rows; a note of 8 bytes. Only the examples determine the
 /// section of each row, so that both sides have the same packet layout.
 template <BoundaryPolicy P, Executor E>
 class Activations {
@@ -82,7 +82,7 @@ class Activations {
       return std::type_identity<float>{};
   }
   using Format = typename decltype(format_type<P>())::type;
-  /// True if a separate verb rounds copies, after the verb that reads a packet.
+  /// True if copies are rounded by a separate verb, after the verb that reads a packet.
   static constexpr bool rounds_late = GridExecutor<E> && RowFormat<Format>::blocks;
   template <class Any>
   static auto cursor_type() {
@@ -93,7 +93,7 @@ class Activations {
   }
   using Cursor = typename decltype(cursor_type<Format>())::type;
   using Whole = std::remove_cvref_t<decltype(std::declval<const P&>().whole())>;
-  // Accepts biased compressors, too: later changes repair a first visit, and the baseline's bias is intended.
+  // Also accepts biased compressors: later changes correct a first visit, and the baseline's bias is intended.
   using WholeSection = detail::RowSection<Whole, Unchecked<NoErrorFeedback>, E>;
   template <class Policy>
   static auto changes_type() {
@@ -120,7 +120,7 @@ class Activations {
         row_bytes_(RowFormat<Format>::bytes(elements)),
         whole_(executor, policy.whole(), {}, rows, elements),
         table_(P::remembers ? rows : 0),
-        // Has one extra row, for examples that are not kept.
+        // Has one extra row, for examples without a copy.
         copies_(make_copies(policy, row_bytes_)),
         changes_(make_changes(executor, policy, table_.data(), rows, elements)),
         held_(!RowFormat<Format>::blocks ? 0
@@ -131,7 +131,7 @@ class Activations {
     if constexpr (P::remembers) unkept_ = policy.capacity;
   }
 
-  /// Returns the most bytes of a packet.
+  /// Returns the maximum size of a packet, in bytes.
   index_t largest_packet() const {
     index_t section = whole_.largest();
     // Each section ends at a multiple of 8.
@@ -288,7 +288,8 @@ class Activations {
     return copies() + (visit.slot == detail::ExampleIndex::none ? unkept_ : visit.slot) * row_bytes_;
   }
   index_t count_of(const detail::RowVisit& visit) const { return visit.length * (elements_ / positions_); }
-  /// Zeroes the copies of new examples with padding, which a later visit may fill: the slot may hold an older example's copy.
+  /// Zeroes the copies of new examples with padding, because a later visit may fill the padding and the slot may contain an
+  /// older example's copy.
   void clear_copies() {
     for (std::byte* const copy : cleared_)
       fill(executor_, view<std::byte, typename E::memory>(copy, row_bytes_), std::byte{});
@@ -319,7 +320,7 @@ class Activations {
   buffer<float, typename E::memory> held_;
   std::vector<std::byte*> cleared_;  // copies to clear before they are written
   bool fresh_ = false;
-  bool padded_ = false;  // true: a row has positions that are not sent
+  bool padded_ = false;  // true if a row has positions that are not sent
 };
 
 }  // namespace terse

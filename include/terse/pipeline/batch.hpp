@@ -19,8 +19,8 @@
 namespace terse::detail {
 
 /// The current batch: its micro-batches, and the slots of their examples' copies. Keeps the index of all examples that
-/// have copies, to which each training batch adds. Slots follow from the batches alone, and so are equal on all stages
-/// that were given the same batches.
+/// have copies; each training batch adds examples to it. Slots depend only on the batches, so they are equal on all
+/// stages that were given equal batches.
 class Batch {
  public:
   /// Creates an empty batch. Without `when_full` no copies are kept.
@@ -31,15 +31,15 @@ class Batch {
     return (static_cast<index_t>(examples) + options_.rows(training) - 1) / options_.rows(training);
   }
   /// Begins a batch of step `step`, which counts from 1, after `messages` training micro-batches: finds the rows' copies,
-  /// and slots for new ones. An evaluation looks for no copies; its step is the number of the next training step. `ids`
-  /// and `lengths` must live as long as the batch. Throws usage_error, with no example added, if an example occurs twice in
-  /// a micro-batch or does not fit into the memory, or if lengths are invalid.
+  /// and slots for new ones. An evaluation looks for no copies; its step is the number of the next training step. `ids` and
+  /// `lengths` must live as long as the batch. Throws usage_error, with no example added, if an example occurs twice in a
+  /// micro-batch or does not fit into the memory, or if lengths are invalid.
   void open(std::span<const std::uint64_t> ids, std::span<const index_t> lengths, bool training,
             std::uint64_t step, std::uint64_t messages);
-  /// Drops the examples that `open` has added, as if the batch had not been opened.
+  /// Drops the examples that `open` has added; then the batch counts as not opened.
   void take_back();
 
-  /// Returns the most examples in a micro-batch.
+  /// Returns the maximum number of examples in a micro-batch.
   index_t most_rows() const { return most_rows_; }
   /// Returns the number of micro-batches.
   index_t count() const { return count_; }

@@ -45,9 +45,9 @@ TERSE_CORE void Batch::open(std::span<const std::uint64_t> ids, std::span<const 
 }
 
 TERSE_CORE void Batch::take_back() {
-  // In reverse order, so that slots will be given out as if the batch had not been opened.
+  // In reverse order, so that slots will be assigned as if the batch had not been opened.
   for (; !added_.empty(); added_.pop_back()) index_.erase(added_.back());
-  // The next attempt has the same message numbers.
+  // The next attempt reuses the message numbers.
   forget_visits();
 }
 
@@ -70,7 +70,7 @@ TERSE_CORE void Batch::restore(ExampleIndex examples) {
 }
 
 TERSE_CORE std::uint64_t Batch::look_up(const MicroBatch& rows) {
-  // Includes the size of the whole batch, so that the first packet reveals a difference.
+  // The size of the whole batch is included, so that the first packet reveals a difference.
   std::uint64_t hash =
       mix_hash(mix_hash(ids_.size(), static_cast<std::uint64_t>(rows.rows)), training_ ? 1 : 0);
   for (index_t row = rows.first; row < rows.first + rows.rows; ++row) {

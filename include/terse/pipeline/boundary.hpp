@@ -16,7 +16,8 @@ class Boundary {
   using Lane = typename Lanes<T, E>::Lane;
 
  public:
-  /// Creates the boundary to stage `to`, for rows of `elements` elements. `closing` is the size of a step's last message.
+  /// Creates the boundary to stage `to`, for rows of `elements` elements. `closing` is the size of the last message of a
+  /// step.
   Boundary(E executor, const P& policy, const PipelineOptions& options, index_t elements, Lanes<T, E>& all,
            int to, index_t closing)
       : peer(to),

@@ -27,8 +27,9 @@ namespace terse {
 ///     loss(micro_batch)                       on the last stage, after forward: returns micro_batch.weight times the
 ///                                             mean loss of the rows
 ///
-/// Each pass is called for micro-batches in ascending order. Several micro-batches may be between forward and backward
-/// pass at once; each `input` stays in place until its backward pass. If `training` is false, no backward pass follows.
+/// Each pass is called for micro-batches in ascending order. Several micro-batches may be between their forward and
+/// their backward pass at one time; each `input` stays in place until its backward pass. If `training` is false, no
+/// backward pass follows.
 template <class S>
 concept Stage = requires(S& stage, const MicroBatch& rows) {
   { stage.input_elements() } -> std::convertible_to<index_t>;
@@ -93,7 +94,8 @@ concept SelectsSome = requires(const C& compressor) {
   compressor.selection;
 };
 
-/// Reports a compressor that does not code rows independently, or whose packets have no fixed length, by static_assert.
+/// Reports, by static_assert, a compressor that does not code rows independently, or whose packets have no fixed
+/// length.
 template <class C>
 constexpr bool check_row_compressor() {
   static_assert(!Traits<C>::variable,

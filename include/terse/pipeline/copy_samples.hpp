@@ -17,9 +17,9 @@
 
 namespace terse::detail {
 
-/// Samples of the copies, one row of each training message: their distance from the activation, and, with `audit`, a
-/// hash in the message that proves that both sides have the same copy. `Active`: there are copies that the host can
-/// read; else nothing is sampled.
+/// Samples of the copies, one row of each training message. They give the copies' distance from the activation and,
+/// if `audit`, a hash in the message, which proves that both sides have equal copies. `Active` is true if there are
+/// copies that the host can read; otherwise nothing is sampled.
 template <bool Active>
 class CopySamples {
  public:
@@ -83,7 +83,7 @@ class CopySamples {
 
  private:
   index_t row_of(index_t j) const {
-    // At random: with rows in turn, examples in a fixed order would be sampled in every epoch or in none.
+    // The row is random: if rows took turns, examples in a fixed order would be sampled in every epoch or in none.
     return static_cast<index_t>(mix_hash(0, batch_.number(j) - 1) %
                                 static_cast<std::uint64_t>(batch_.micro_batch(j).rows));
   }
@@ -96,7 +96,8 @@ class CopySamples {
   bool sampling_ = false;
 };
 
-/// Returns the sum over all examples of a hash of id and copy; a sum, since stages may order slots differently.
+/// Returns the sum over all examples of a hash of id and copy; it is a sum because stages may order slots
+/// differently.
 template <class Memory, class Side>
 std::uint64_t copies_digest(const ExampleIndex& examples, Side& side) {
   std::vector<std::byte> row(static_cast<std::size_t>(side.row_bytes()));

@@ -14,13 +14,13 @@
 
 namespace terse::detail {
 
-/// A map from examples to slots: ids of 64 bits to [0, capacity). All memory is allocated at construction. Hashing is by
-/// open addressing, half full at most, so that a look-up takes constant time. Slots follow from the sequence of calls
-/// alone: first the slot that was freed last, then the lowest slot that was never used.
+/// A map from examples to slots: ids of 64 bits to [0, capacity). All memory is allocated at construction. It uses open
+/// addressing in a table at most half full, so that a look-up takes constant time. Slots depend only on the sequence of
+/// calls: the slot that was freed last comes first, then the lowest slot that was never used.
 class ExampleIndex {
  public:
   static constexpr index_t none = -1;
-  /// The id `no_example`, for code that has the type of an index alone.
+  /// The id `no_example`, for code that has only the type of an index.
   static constexpr std::uint64_t nobody = no_example;
 
   explicit ExampleIndex(index_t capacity);
@@ -28,7 +28,7 @@ class ExampleIndex {
   index_t capacity() const { return static_cast<index_t>(ids_.size()); }
   /// Returns the number of examples.
   index_t size() const { return used_ - static_cast<index_t>(free_.size()); }
-  /// Returns one past the highest slot that was ever used.
+  /// Returns the highest slot that was ever used, plus 1.
   index_t end() const { return used_; }
   /// Returns the slot of an example, or `none`.
   index_t find(std::uint64_t id) const {

@@ -32,7 +32,7 @@ TERSE_CORE void ExampleIndex::erase(std::uint64_t id) {
   if (places_[found] == empty) return;
   free_.push_back(places_[found]);
   ids_[places_[found]] = no_example;
-  // Moves entries that this one had displaced back towards their home places.
+  // Moves entries that were displaced by this one back towards their home places.
   std::size_t hole = found;
   for (std::size_t place = next(found); places_[place] != empty; place = next(place)) {
     const std::size_t home = home_of(ids_[places_[place]]);

@@ -14,9 +14,9 @@ namespace terse {
 /// Storage of the copies of examples in RAM, or in a device's memory. Cost: RowFormat<Format>::bytes(elements) per
 /// example, boundary and side.
 ///
-/// A storage is a policy with `check()` and a row format `Format`: float, fp16, bf16 or Int8. Its
-/// `State<E>(policy, rows, row_bytes)` holds zeroed, contiguous rows in the executor's memory, from `data()` on, a row for
-/// each example. It may have `expect(row)`, a hint that a row will be needed soon.
+/// A storage is a policy with `check()` and a row format `Format`: float, fp16, bf16 or Int8. Its `State<E>(policy, rows,
+/// row_bytes)` contains zeroed, contiguous rows in the executor's memory, from `data()` on, one row for each example. It
+/// may have `expect(row)`, a hint that a row will be needed soon.
 template <class Format_ = fp16>
 struct InMemory {
   using Format = Format_;

@@ -35,8 +35,8 @@ struct GridOptions {
 /// stages.
 ///
 /// Ranks in errors (`rank()`, `culprit()`) are ranks of the channel that throws: stages for a Pipeline over `pipe()`,
-/// replicas for an Optimizer over `data()`, ranks of the world for the grid itself; `rank_of` translates. Transports
-/// that know the whole world (Threads) name its ranks in every peer_error.
+/// replicas for an Optimizer over `data()`, and ranks of the world for the grid itself. `rank_of` converts them.
+/// Transports that know the whole world (Threads) name its ranks in every peer_error.
 template <Transport T>
 class Grid {
  public:
@@ -62,16 +62,16 @@ class Grid {
   int size() const { return world_.size(); }
   int rank_of(int stage, int replica) const { return stage * replicas_ + replica; }
 
-  /// Returns a seed for this replica's pipeline: equal on its stages, which must agree on it, and different on each
-  /// replica, so that the replicas' rounding errors differ and average out.
+  /// Returns a seed for this replica's pipeline. It is equal on the stages of the replica, which must agree on it,
+  /// and different on each replica, so that the replicas' rounding errors differ and average out.
   std::uint64_t seed(std::uint64_t seed) const {
     return mix_hash(seed, static_cast<std::uint64_t>(replica()));
   }
 
   /// Returns true if all ranks pass true. Collective, 12 bytes to each peer. If pipelines skip steps that are not finite,
-  /// call it before each optimizer step: a replica that skipped alone would leave the others waiting. A gradient of
-  /// parameters can overflow even if all activations are finite; `agree(result.applied && std::isfinite(square))`
-  /// detects that, too.
+  /// call it before each optimizer step: otherwise one replica could skip alone, and the others would wait for it. A
+  /// gradient of parameters can overflow even if all activations are finite; `agree(result.applied &&
+  /// std::isfinite(square))` also detects that.
   ///
   /// With NonFinite::throw_ the ranks of one replica throw, and the others get a peer_error here.
   bool agree(bool applied) {
@@ -88,16 +88,16 @@ class Grid {
   }
   { return agree(result.applied); }
 
-  /// Returns the factor, at most 1, that reduces the gradients' norm to `clip_norm`, equal on all ranks:
+  /// Returns the factor, at most 1, that reduces the gradients' norm to `clip_norm`; it is equal on all ranks:
   ///
   ///     norm = sqrt(mean over replicas of the sum over stages of `square`)        clip_norm / max(norm, clip_norm)
   ///
-  /// This norm is an upper bound of the norm of the mean gradient over all stages, and the one that Options::clip_norm
-  /// bounds in compressed steps of one stage. `square` is the sum of squares of this rank's gradients, as a step takes them:
-  /// with a gradient_scale, multiply `square` by its square and the returned factor by the scale. Collective, 12 bytes to
-  /// each peer. `clip_norm` is equal on all ranks; infinity: no clipping. Do not set Options::clip_norm as well: it sees
-  /// one stage alone. Throws on all ranks: usage_error unless clip_norm is positive, and non_finite_error that names the
-  /// first rank of the world whose square is not finite.
+  /// This norm is an upper bound of the norm of the mean gradient over all stages. In compressed steps of one stage,
+  /// Options::clip_norm bounds the same norm. `square` is the sum of squares of this rank's gradients, as a step uses them.
+  /// If there is a gradient_scale, multiply `square` by its square and the returned factor by the scale. Collective, 12
+  /// bytes to each peer. `clip_norm` is equal on all ranks; infinity for no clipping. Do not also set Options::clip_norm: it
+  /// bounds the norm of one stage alone. Throws on all ranks: usage_error unless clip_norm is positive, and non_finite_error
+  /// that names the first rank of the world whose square is not finite.
   float clip_scale(double square, float clip_norm) {
     if (!(clip_norm > 0))
       throw usage_error("clip_norm must be positive, not " + std::to_string(clip_norm), world_.rank());

@@ -49,7 +49,7 @@ class Lanes {
 };
 
 /// The messages of a step from one neighbour, or to it, in order: message j is in slot j % window. Receives are posted
-/// `window` messages ahead, so that a sender does not wait for a busy stage if the transport moves bytes by itself. The
+/// `window` messages ahead, so a sender does not wait for a busy stage if the transport moves bytes without calls. The
 /// sender waits for a send when it needs the slot again.
 template <Transport T>
 class Lane {

@@ -18,8 +18,8 @@ namespace terse {
 
 namespace detail {
 
-/// A point in time. Of two moments with equal seconds, the one after fewer passes is earlier, as if each pass took an
-/// instant: passes of 0 seconds give the same order of messages as very short passes.
+/// A point in time. Of two moments with equal seconds, the one after fewer passes is the earlier one: thus passes of
+/// 0 seconds give the message order of very short passes.
 struct Moment {
   double seconds = 0;
   index_t passes = 0;
@@ -40,13 +40,13 @@ struct StageTimes {
 };
 
 /// Returns the seconds of a step of `micro_batches`, from the beginning of the first pass to the end of the last one, by
-/// simulating the passes one by one. times(stage, micro_batch) returns a StageTimes; stages and micro-batches may differ,
-/// for example because padding is not sent.
+/// simulation of all passes. times(stage, micro_batch) returns a StageTimes. Stages and micro-batches may differ, for
+/// example because padding is not sent.
 ///
-/// A stage runs its passes in the schedule's order, each as soon as its input has arrived. Its link carries one outgoing and
-/// one incoming message at a time, as in `Delayed`, in the order of departure, while the stage computes; `latency` is added
-/// to each message. With GPipe and equal micro-batches the result is the closed form in GPipe's description. It is a lower
-/// bound if `window` holds a stage back. Cost O(stages^2 x actions).
+/// A stage runs its passes in the schedule's order, each as soon as its input has arrived. As in `Delayed`, a stage's
+/// link carries one outgoing and one incoming message at a time, in the order of departure, while the stage computes.
+/// `latency` is added to each message. With GPipe and equal micro-batches the result is equal to the formula in GPipe's
+/// description. It is a lower bound if a stage must wait because of `window`. Cost O(stages^2 x actions).
 ///
 /// Throws usage_error for times that are negative or not finite, and for a schedule that deadlocks.
 template <Schedule Plan, std::invocable<int, index_t> Times>

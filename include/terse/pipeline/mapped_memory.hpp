@@ -21,8 +21,8 @@ namespace terse {
 /// Copies of examples in a memory-mapped file, for more copies than RAM holds: the system keeps used rows in RAM and
 /// writes the rest to disk. The file is created in `folder` under a unique name, reserves all of its space, and is
 /// unlinked at once, so that nothing remains after any end of the program. Rows are used in place, and rows of the next
-/// micro-batch are read ahead. On the host alone. Throws terse::error that names the folder if the file can't be
-/// created or the disk is full, at construction and not later.
+/// micro-batch are read in advance. On the host alone. The constructor throws terse::error, which names the folder, if
+/// the file can't be created or the disk is full.
 template <class Format_ = fp16>
 struct Mapped {
   using Format = Format_;
@@ -58,7 +58,7 @@ struct Mapped {
       ::close(file);
       if (failure != 0) fail(policy, "take " + std::to_string(bytes_) + " bytes", failure);
       data_ = static_cast<std::byte*>(place);
-      // A hint: reading ahead to the next row is useless, since examples are shuffled.
+      // A hint: it is useless to read the next row in advance, since examples are shuffled.
       (void)::madvise(data_, bytes_, MADV_RANDOM);
     }
     State(State&& other) noexcept

@@ -23,13 +23,13 @@
 // each loss.
 //
 // NCCL requires the same length on both sides, and lengths follow from the examples. So all stages agree on the examples
-// before each batch, with 16 bytes each; this waits for the stream, so that no stage is a batch ahead of another.
+// before each batch, by messages of 16 bytes. This waits for the stream, so that no stage is a batch ahead of another.
 //
-// While messages are in flight, nothing may wait for the whole device, which waits for them: no cudaMalloc, cudaFree
-// or cudaDeviceSynchronize in a stage's passes. Up to four receives wait in kernels; if their streams share hardware
-// queues with the stage's stream (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set), the stage's kernels wait for them. A step
-// that fails, and so tears the pipeline, ends the transport: all of its communicators are aborted, so that the other
-// stages get an error. A checkpoint or forget() can't repair that.
+// While messages are in flight, nothing may wait for the whole device, since that would wait for them: no cudaMalloc,
+// cudaFree or cudaDeviceSynchronize in a stage's passes. Up to four receives wait in kernels. If their streams share
+// hardware queues with the stage's stream (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set), the stage's kernels wait for
+// them. A failed step, which leaves the pipeline torn, ends the transport: all of its communicators are aborted, so
+// that the other stages get an error. A checkpoint or forget() can't repair that.
 
 namespace terse::detail {
 
@@ -78,7 +78,7 @@ class StreamLane {
     arrived_[place(j)].mark(own_->stream.handle());
   }
   void drain() { await_messages(own_->channel); }
-  /// Aborts the channel: messages in flight would mix with those of another step, or deadlock.
+  /// Aborts the channel: otherwise its messages in flight would mix with those of another step, or cause a deadlock.
   void abandon() { own_->channel.abort("a step of the pipeline failed on this stage"); }
 
  private:
@@ -99,8 +99,8 @@ class StreamLane {
   std::array<StreamEvent, most_in_lane> free_;     // the slot's message is read, or written
 };
 
-/// The channels, two for each boundary. On all stages even boundaries are connected before odd ones, since connecting
-/// waits for both sides.
+/// The channels, two for each boundary. All stages connect even boundaries before odd ones, since connecting waits
+/// for both sides.
 template <Transport T, Executor E>
 requires InStreamOrder<T>
 class Lanes<T, E> {

@@ -14,17 +14,17 @@ namespace terse {
 
 /// Options of a run; equal on all stages.
 struct PipelineOptions {
-  index_t micro_batch = 0;  ///< most examples in a micro-batch; required
+  index_t micro_batch = 0;  ///< maximum number of examples in a micro-batch; required
   std::uint64_t seed = 0;   ///< seed of all random numbers; equal on all stages
   /// Policy for steps with values that are not finite.
   NonFinite on_non_finite = NonFinite::throw_;
   int window = 2;                      ///< messages that each side buffers per direction, 1 to 8
-  index_t evaluation_micro_batch = 0;  ///< most examples in a micro-batch of `evaluate`; 0: micro_batch
-  /// Positions of an example, such as the tokens of a text; `lengths` tells `train` how many of them are data. The
+  index_t evaluation_micro_batch = 0;  ///< as micro_batch, for `evaluate`; 0 for micro_batch
+  /// Positions of an example, such as the tokens of a text; `lengths` tells `train` how many positions are data. The
   /// elements at each boundary are a multiple of it, stored position after position.
   index_t positions = 1;
 
-  /// Returns the most examples in a micro-batch.
+  /// Returns the maximum number of examples in a micro-batch.
   index_t rows(bool training) const {
     return training || evaluation_micro_batch == 0 ? micro_batch : evaluation_micro_batch;
   }
@@ -34,7 +34,7 @@ struct PipelineOptions {
 struct PipelineResult {
   double loss = 0;  ///< mean over the batch
   bool applied =
-      true;  ///< false: a value was not finite and the policy is to skip; don't step on these gradients
+      true;  ///< false: a value was not finite and the policy is to skip; don't step with these gradients
   index_t fresh = 0;  ///< examples that were sent whole: seen for the first time, or not kept
 };
 
@@ -43,17 +43,17 @@ struct PipelineStatistics {
   /// ||a - m|| / ||a|| of the activations of examples that were sent again: the gain from sending changes. NaN while
   /// there are none, without a memory of examples, at the last stage, and on devices.
   double change = std::numeric_limits<double>::quiet_NaN();
-  double error = std::numeric_limits<double>::quiet_NaN();  ///< ||a - m'|| / ||a||, m' the updated copy
-  index_t sampled = 0;          ///< rows sampled for these two, one of each message
+  double error = std::numeric_limits<double>::quiet_NaN();  ///< ||a - m'|| / ||a||, with the updated copy m'
+  index_t sampled = 0;          ///< number of rows sampled for these two values, one of each message
   double forward_seconds = 0;   ///< time in the stage's forward passes
   double backward_seconds = 0;  ///< time in its backward passes
   double coding_seconds = 0;    ///< time for packing and unpacking
-  double waiting_seconds = 0;   ///< time waiting for neighbours and messages: bubble and network
+  double waiting_seconds = 0;   ///< time spent waiting for neighbours and messages: bubble and network
 };
 
 namespace detail {
 
-/// Throws usage_error if the options, or the schedule with these options, are unusable.
+/// Throws usage_error if the options, or the schedule with these options, can't be used.
 template <class Plan>
 void check_options(const PipelineOptions& options, const Plan& schedule) {
   schedule.check();

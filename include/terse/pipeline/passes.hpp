@@ -22,8 +22,8 @@
 
 namespace terse::detail {
 
-/// A stage's passes of one step, with the messages that they receive and send. The schedule determines their order, the
-/// batch their examples.
+/// A stage's passes of one step, with the messages that they receive and send. The schedule determines the order of
+/// passes, the batch their examples.
 ///
 ///     open(slot_count, agreement)   begins a step, with up to `slot_count` micro-batches between forward and backward pass
 ///     forward<Training>(j), backward(j)
@@ -165,19 +165,19 @@ class Passes {
       pass_on(before_, behind_, &Boundary<P, T, E>::forward, batch_.count(), MessageKind::verdict);
     else
       pass_on(behind_, before_, &Boundary<P, T, E>::backward, 0, MessageKind::total);
-    // First the stage's own messages: a lane alone doesn't know which stage is late.
+    // The stage's own messages come first: a lane alone doesn't know which stage is late.
     wait([&] { await_messages(channel_); });
     each_lane([&](Lane& lane) { wait([&] { lane.drain(); }); });
     Outcome outcome{envelope_.conclude(), loss_};
     if (!last()) fetch(executor_, in<E, double>(note_.all()), view<double>(&outcome.loss, 1));
     return outcome;
   }
-  /// Abandons all messages: after it no transport reads or writes the slots.
+  /// Abandons all messages: after that no transport reads or writes the slots.
   void abandon() {
     each_lane([](Lane& lane) { lane.abandon(); });
   }
 
-  /// Returns the boundary before this stage, or after it (`behind`); empty at the ends.
+  /// Returns the boundary before this stage or, if `behind`, after it; empty at the ends.
   Side& before() { return before_; }
   Side& behind() { return behind_; }
 
@@ -255,7 +255,7 @@ class Passes {
     envelope_.stamp(lane.slot(j), bytes, kind, j);
     lane.send(j, bytes);
   }
-  /// Takes the loss from a message; gradients carry it to the first stage.
+  /// Reads the loss from a message; gradients carry it to the first stage.
   void take_note(const std::byte* note) {
     copy(executor_, in<E, double>(reinterpret_cast<const double*>(note), 1), note_.all());
   }

@@ -30,10 +30,10 @@ namespace terse {
 ///     terse::Pipeline pipeline{terse::AcSgd<>{.capacity = 10'000}, transport, stage, {.micro_batch = 32}};
 ///     const terse::PipelineResult result = pipeline.train(ids);
 ///
-/// Construction is collective. If stages differ in policy, options, schedule or numerics, or boundaries don't fit each
-/// other, it throws mismatch_error that names the difference. `stage`, and any stage that it refers to, must outlive the
-/// pipeline. Memory is allocated here and in the first step or evaluation of each larger number of micro-batches; other
-/// steps allocate nothing.
+/// Construction is collective. If stages differ in policy, options, schedule or numerics, or boundaries don't match, the
+/// constructor throws mismatch_error, which names the difference. `stage`, and any stage that it refers to, must outlive
+/// the pipeline. Memory is allocated here and whenever a step or an evaluation has more micro-batches than all before;
+/// other steps allocate nothing.
 template <class P, Transport T, class S, class Plan = GPipe, Executor E = executor::host>
 class Pipeline {
   static_assert(check_boundary<P>() && check_stage<S>());
@@ -66,31 +66,31 @@ class Pipeline {
   Pipeline& operator=(const Pipeline&) = delete;
 
   /// Runs one batch forward and backward through all stages, and adds the gradients of these examples to the stage's
-  /// gradients. Collective; `ids` are equal on all stages, in the order of the batch's rows. Stages run ahead of each
-  /// other as far as the schedule allows, within the call and beyond it.
+  /// gradients. Collective; `ids` are equal on all stages, in the order of the batch's rows. Stages may run ahead of
+  /// each other as far as the schedule allows, even beyond the end of a call.
   ///
-  /// `lengths` has the number of leading data positions of each row, of PipelineOptions::positions; if empty, all
-  /// positions are data. The rest, padding, is not sent: the next stage reads zeros there, and this stage reads zeros in
-  /// the gradients. `lengths` are equal on all stages.
+  /// `lengths` has the number of leading data positions of each row, out of PipelineOptions::positions; if empty, all
+  /// positions are data. The remaining positions, padding, are not sent: the next stage reads zeros there, and this
+  /// stage reads zeros in their gradients. `lengths` are equal on all stages.
   ///
-  /// Throws usage_error on all stages, with nothing changed, if an example that is kept occurs twice in one micro-batch, a
-  /// full memory refuses an example, `ids` is empty, or lengths are negative, above `positions`, or not one for each id.
-  /// Throws wire_error if a neighbour's packet does not belong to these examples, or the neighbour's copies differ;
-  /// non_finite_error on all stages, after the last message, depending on the policy; any exception of the stage; and
-  /// peer_error, see the transport. The transport's deadline must be longer than a step: an end of the pipeline waits for
-  /// all remaining passes of a slower stage.
+  /// Throws usage_error on all stages, with nothing changed, in these cases: an example that is kept occurs twice in one
+  /// micro-batch, a full memory refuses an example, `ids` is empty, or lengths are negative, above `positions`, or not one
+  /// for each id. Throws wire_error if a neighbour's packet does not belong to these examples, or the neighbour's copies
+  /// differ. Depending on the policy, throws non_finite_error on all stages, after the last message. Throws all exceptions
+  /// of the stage, and peer_error, see the transport. The transport's deadline must be longer than a step: at its ends the
+  /// pipeline waits for all remaining passes of a slower stage.
   ///
-  /// After any of them except this usage_error and non_finite_error the pipeline is torn: the copies of two stages may be
-  /// several messages out of step, and `train` throws until `forget()` is called or a checkpoint is loaded. Over NCCL, where
-  /// all stages first agree on the batch, different examples are a wire_error on all stages with nothing changed, and a
-  /// tear ends the transport; see nccl_lanes.hpp.
+  /// After all of these errors except this usage_error and non_finite_error the pipeline is torn: the copies of two stages
+  /// may be several messages out of step. `train` then throws until `forget()` is called or a checkpoint is loaded. Over
+  /// NCCL, where all stages first agree on the batch, different examples are a wire_error on all stages with nothing
+  /// changed, and a tear ends the transport; see nccl_lanes.hpp.
   PipelineResult train(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {
     const detail::Call call(detail::Verb::train);
     return run<true>(ids, lengths, schedule_);
   }
 
   /// Returns the mean loss of a batch. Collective, without a backward pass. Activations are sent exactly, and no copy is
-  /// touched. The result is not finite if an activation was not, unless the policy is to throw.
+  /// read or written. The result is not finite if an activation was not finite, unless the policy is to throw.
   double evaluate(std::span<const std::uint64_t> ids, std::span<const index_t> lengths = {}) {
     const detail::Call call(detail::Verb::evaluate);
     return run<false>(ids, lengths, ForwardOnly{}).loss;
@@ -99,14 +99,14 @@ class Pipeline {
   /// Drops the copies of these examples; their next visit counts as the first. All stages must make the same call.
   void forget(std::span<const std::uint64_t> ids) { batch_.forget(ids); }
   /// Drops all copies. All stages must make the same call. A torn pipeline may then be used again if its transport still
-  /// works. It does not after a stage was left waiting: the deadline then ends Threads, MPI and NCCL.
+  /// works. It does not work after a stage was left waiting: the deadline then ends Threads, MPI and NCCL.
   void forget() {
     batch_.forget();
     torn_ = false;
   }
 
-  /// Compares all copies at all boundaries. Collective; reads every row and sends 20 bytes to each stage. On a
-  /// difference, throws mismatch_error on all stages, naming the first boundary whose sides differ.
+  /// Compares all copies at all boundaries. Collective; reads every row and sends 20 bytes to each stage. If copies
+  /// differ, throws mismatch_error on all stages, which names the first boundary whose sides differ.
   void audit() {
     std::array<std::uint64_t, 2> mine{};  // digests of incoming and of outgoing copies
     if constexpr (P::remembers) {
@@ -127,13 +127,13 @@ class Pipeline {
 
   /// Returns the number of batches trained on.
   std::uint64_t steps() const { return steps_; }
-  /// Returns true if `train` and `evaluate` would refuse to run.
+  /// Returns true if `train` and `evaluate` would throw because the pipeline is torn.
   bool torn() const { return torn_; }
   int rank() const { return rank_; }
   int size() const { return stages_; }
   const P& policy() const { return policy_; }
   const PipelineOptions& options() const { return options_; }
-  /// Returns the elements of an example at the boundary before this stage, or after it for `output_elements`; 0 at the ends.
+  /// Returns the elements of an example at the boundary before this stage (`output_elements`: after it); 0 at the ends.
   index_t input_elements() const { return shapes_.input; }
   index_t output_elements() const { return shapes_.output; }
   /// Describes compressors and copies in words, without the storage of copies, which may differ between stages.
@@ -164,8 +164,9 @@ class Pipeline {
       if (auto& behind = passes_.behind()) show("outgoing", behind->trained);
     }
   }
-  /// Takes over the index of examples whose copies are where `copies` shows them: the last step of loading a checkpoint,
-  /// after scalars and copies were read. `examples` has this pipeline's capacity. Ends a tear; throws nothing.
+  /// Adopts the index of the examples whose copies are at the places that `copies` shows: the last step of loading a
+  /// checkpoint, after scalars and copies were read. `examples` has this pipeline's capacity. Ends a tear; throws
+  /// nothing.
   void restore(detail::ExampleIndex examples) {
     batch_.restore(std::move(examples));
     evaluations_ = 0;
@@ -250,7 +251,7 @@ class Pipeline {
   }
   void open_batch(std::span<const std::uint64_t> ids, std::span<const index_t> lengths, bool training) {
     batch_.open(ids, lengths, training, steps_ + 1, messages_);
-    // Message lengths follow from the batch: no receive may be posted before all stages agree on it.
+    // Message lengths depend on the batch: no receive may be posted before all stages agree on the batch.
     if constexpr (detail::Lanes<T, E>::exact) {
       try {
         detail::agree_on_batch(channel(), everyone_, batch_);

@@ -50,7 +50,7 @@ struct TakeRows {
 
 TERSE_NUMERICS_END
 
-/// Some rows of a micro-batch in a packet: a codec, and the place of its section. Allocates at construction alone.
+/// Some rows of a micro-batch in a packet: a codec, and the place of its section. Allocates only at construction.
 template <Compressor C, ErrorFeedback F, Executor E>
 class RowSection {
  public:
@@ -109,7 +109,7 @@ class RowSection {
 
   Codec<C, F, E>& codec() { return codec_; }
   const Portion& portion() const { return portion_; }
-  /// Returns the rows that were laid out.
+  /// Returns the rows that were added.
   const Range& range() { return range_of(portion_); }
 
  private:

@@ -7,9 +7,9 @@ namespace terse {
 
 namespace detail {
 
-/// A row of a micro-batch as both sides of a boundary know it.
+/// The properties of a row of a micro-batch that both sides of a boundary know.
 struct RowVisit {
-  index_t slot = detail::ExampleIndex::none;  ///< slot of its copy; none: it has no copy and gets none
+  index_t slot = detail::ExampleIndex::none;  ///< slot of its copy; `none` if it has no copy and gets none
   bool seen = false;                          ///< true: the copy exists already
   index_t length = 1;                         ///< positions that are sent, of PipelineOptions::positions
 };

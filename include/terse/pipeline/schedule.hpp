@@ -25,11 +25,11 @@ struct Action {
 ///     lead()                                           the largest difference of `in_flight` between neighbouring
 ///                                                      stages
 ///
-/// On every stage forward passes are in ascending order, and so are backward passes; therefore all schedules give the
-/// same bits. Schedules allocate nothing, and the number of micro-batches may change from step to step.
+/// On every stage, forward passes are in ascending order, and so are backward passes; therefore all schedules give
+/// the same bits. Schedules allocate nothing, and the number of micro-batches may change from step to step.
 
-/// All forward passes, then all backward passes. A stage keeps all micro-batches of a step in flight.
-/// With times tf and tb of a pass, and cf and cb of a message, a step of S stages and M micro-batches takes
+/// All forward passes, then all backward passes. A stage keeps all micro-batches of a step in flight. Let a forward
+/// pass take tf, a backward pass tb, and their messages cf and cb. A step of S stages and M micro-batches takes
 ///
 ///     S (tf + tb) + (S - 1) (cf + cb) + (M - 1) (max(tf, cf) + max(tb, cb))
 ///
@@ -52,11 +52,11 @@ struct GPipe {
 ///
 ///     min(M, S - s + ahead (S - 1 - s)) in flight on stage s
 ///
-/// which hides the round trip of messages. Without communication, and ahead = 0, a step takes
-/// (M + S - 1) (tf + tb). Source: Narayanan et al., "PipeDream", SOSP 2019, section 3.2; here with a flush after each
-/// step, so that all passes of a step see the same parameters.
+/// and thus overlaps the round trip of messages with computation. Without communication, and if ahead = 0, a step
+/// takes (M + S - 1) (tf + tb). Source: Narayanan et al., "PipeDream", SOSP 2019, section 3.2; here with a flush
+/// after each step, so that all passes of a step use the same parameters.
 struct OneForwardOneBackward {
-  int ahead = 1;  ///< in [0, 31]; each costs a micro-batch in flight for each later stage
+  int ahead = 1;  ///< in [0, 31]; each adds a micro-batch in flight for each later stage
 
   void check() const {
     if (ahead < 0 || ahead > 31)
@@ -80,8 +80,9 @@ struct OneForwardOneBackward {
   }
 };
 
-/// Checks a stage's passes one by one and throws usage_error if the schedule breaks its contract: each forward pass once
-/// and in order, each backward pass after its forward pass, no more in flight than `in_flight`. Cost O(actions).
+/// Checks a stage's passes one by one and throws usage_error if the schedule breaks its contract. Each forward pass
+/// must occur once and in order, each backward pass must follow its forward pass, and at most `in_flight` may be in
+/// flight. Cost O(actions).
 template <class S>
 void check_order(const S& schedule, int stage, int stages, index_t micro_batches) {
   const auto refuse = [&](const std::string& what) {

@@ -21,7 +21,7 @@ namespace terse::detail {
 /// Kind of a message between stages: the verdict is the last message of a step, the total the last one of an evaluation.
 enum class MessageKind : std::uint64_t { activation, gradient, verdict, evaluation, total };
 
-/// An Envelope for messages between stages: their packets identify the message of the batch and its examples. Errors name
+/// An Envelope for messages between stages: each packet identifies its message in the batch and its examples. Errors name
 /// stages and micro-batches.
 template <Executor E>
 class StageEnvelope {
@@ -40,7 +40,7 @@ class StageEnvelope {
   }
   /// Returns the Envelope for code that reads and writes the rest of packets.
   Envelope<E>& inner() { return envelope_; }
-  /// Notes that a value of this stage is not finite.
+  /// Records that a value of this stage is not finite.
   void note() { envelope_.note(executor_); }
 
   /// Writes the header of this stage's message j.
@@ -64,7 +64,7 @@ class StageEnvelope {
     }
   }
   /// Ends the step; returns the sender of messages that were not finite, as packet flags. Throws wire_error if a device
-  /// has found a fault, or another stage has refused a packet.
+  /// has found an error, or another stage has refused a packet.
   std::uint16_t conclude() {
     std::uint16_t flags;
     try {
@@ -83,8 +83,8 @@ class StageEnvelope {
     return mix_hash(mix_hash(rows, static_cast<std::uint64_t>(kind)),
                     static_cast<std::uint64_t>(sender) << 40 ^ static_cast<std::uint64_t>(j));
   }
-  /// Explains the cause of a packet of another step or of other examples, by a wire_error. Lengths follow from the
-  /// examples. A device doesn't remember the number of the message: then j is negative.
+  /// Throws a wire_error that explains why a packet belongs to another step or to other examples. Lengths follow
+  /// from the examples. A device doesn't record the number of the message: then j is negative.
   void explain(const PacketFault& fault, index_t j, int sender) const {
     const std::string stage = "stage " + std::to_string(sender);
     const auto step = static_cast<std::int64_t>(batch_.step());

@@ -14,8 +14,8 @@ namespace terse {
 ///     template <class Real> struct Rule                          the arithmetic for one element; its members are the
 ///                                                                hyper-parameters, in their order
 ///
-/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each; where that does not suffice, check(),
-/// settings(visit) and `template <class Real> Rule<Real> rule() const`. For an element e, see MomentumCorrection, a rule has
+/// and, if it has hyper-parameters, hyper_parameters(), a std::array with a HyperParameter for each. If that is not enough, it has
+/// check(), settings(visit) and `template <class Real> Rule<Real> rule() const`. For an element e, see MomentumCorrection, a rule has
 ///
 ///     step(e, gradient, direction)   the step u, in x = x - learning_rate (u + weight_decay x); gradient is the mean
 ///                                    gradient or its estimate, see MomentumCorrection, which made the direction
@@ -24,11 +24,11 @@ namespace terse {
 ///     takes_part(e)                  optional: whether an element is compressed in the second stage, see Staged
 ///     at_step(t)                     optional: std::array<Real, N>, the values of e.scalar(k) in step t = 1, 2, ...
 ///
-/// carry and takes_part read only buffers; denominator reads scalars, too.
+/// carry and takes_part read only buffers; denominator also reads scalars.
 ///
-/// If facts.layer_wise, the first sweep stores u, then statistics of each layer (segment) are measured, and the second sweep
-/// takes the step. The policy may have its own numbers, a float for each layer, which start at 0:
-/// `static constexpr std::array<const char*, N> layer_state{...}`. Its rule has `using measures = Statistics<...>` and
+/// If facts.layer_wise, the first sweep stores u; then statistics of each layer (segment) are measured, and the second sweep
+/// takes the step. The policy may have numbers of its own, a float for each layer, which start at 0: `static constexpr
+/// std::array<const char*, N> layer_state{...}`. Its rule has `using measures = Statistics<...>` and
 ///
 ///     measured(k, e, u)        the value that statistic k = 0, 1, ... of `measures` is taken of
 ///     factor(layer)            the factor on the learning rate; called once for each layer whose statistics were measured,
@@ -39,7 +39,7 @@ namespace terse {
 ///     move(e, u, rate)         optional: the decrease of x; rate is the learning rate times the layer's factor; by default
 ///                              rate (u + weight_decay x)
 ///
-/// Arithmetic is templated on Real, so that oracles run the same text in double.
+/// Arithmetic is a template on Real, so that oracles run the same code in double.
 template <class P>
 concept Preconditioner = std::copyable<P> && detail::NamesBuffers<P> && requires {
   requires std::same_as<const PreconditionerFacts, decltype(P::facts)>;

@@ -31,7 +31,8 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// A bit for each element of a range, all 0 until `set`. State: n / 64 words, and as many to try a mask in.
+/// A bit for each element of a range, all 0 until `set`. State: n / 64 words, and as many for a mask that is being
+/// tested.
 template <Executor E>
 class ElementMask {
  public:
@@ -53,8 +54,8 @@ class ElementMask {
     write(predicate, words_);
     look();
   }
-  /// Does the same as `set`, unless that masks too many elements: then it changes nothing and returns false. predicate_of(true)
-  /// must return a predicate without side effects, which is true for elements that are not masked.
+  /// Works like `set`, except that it changes nothing and returns false if that would mask too many elements.
+  /// predicate_of(true) must return a predicate without side effects, which is true for elements that are not masked.
   template <class PredicateOf>
   TERSE_COLD bool settle(const PredicateOf& predicate_of) {
     for (const bool tries : {true, false}) {
@@ -120,13 +121,13 @@ class ElementMask {
         use(piece.segment, count, view<const std::uint64_t>(here));
       }
   }
-  /// Checks whether `tried_` masks few enough elements.
+  /// Checks whether the mask in `tried_` masks few enough elements.
   TERSE_COLD bool few_masked() {
     masked.begin();
     on_host(tried_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
       masked.add(segment, count, bits);
     });
-    // Bits that are 1 before the freeze are elements that a user has left out.
+    // A bit that is 1 before the freeze marks an element that a user has masked.
     on_host(words_, [this](index_t segment, index_t count, view<const std::uint64_t> bits) {
       masked.leave_out(segment, count - MaskedElements::zeros(bits, count));
     });

@@ -27,7 +27,7 @@ struct NoPreconditioner {
   };
 };
 
-/// The direction's sign, 0 for 0: the step of Lion and signSGD, whose elements all have the same magnitude.
+/// The direction's sign, 0 for 0: the step of Lion and signSGD, whose elements have equal magnitudes.
 struct SignStep {
   static constexpr PreconditionerFacts facts{.rests_at_zero = true};
   static constexpr std::array<const char*, 0> state{};
@@ -49,7 +49,7 @@ struct AdamVariance {
 
   float beta2 = 0.999F;         ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;        ///< added to the denominator, outside the root
-  bool bias_correction = true;  ///< whether to apply Adam's bias correction
+  bool bias_correction = true;  ///< true for Adam's bias correction
 
   constexpr std::array<HyperParameter, 3> hyper_parameters() const {
     return {{{"beta2", beta2, allowed::below_one},
@@ -86,7 +86,7 @@ struct AmsgradVariance {
 
   float beta2 = 0.999F;         ///< decay rate of the variance; in [0, 1)
   float epsilon = 1e-8F;        ///< added to the denominator, outside the root
-  bool bias_correction = true;  ///< whether to apply Adam's bias correction
+  bool bias_correction = true;  ///< true for Adam's bias correction
 
   constexpr std::array<HyperParameter, 3> hyper_parameters() const {
     return {{{"beta2", beta2, allowed::below_one},

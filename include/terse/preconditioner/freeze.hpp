@@ -45,11 +45,11 @@ struct Read {
 
 }  // namespace detail
 
-/// The first stage ends after step `step`: it has steps 1 ... step; 0: there is no first stage. There is no default, since no number
-/// fits all training runs.
+/// The first stage ends after step `step`: it has steps 1 ... step; 0 for no first stage. There is no default, since no number is
+/// right for all training runs.
 struct AtStep {
   static constexpr std::uint64_t unset = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t step = unset;  ///< the last step of the first stage; 0: there is none. Required
+  std::uint64_t step = unset;  ///< the last step of the first stage; 0 for no first stage. Required
 
   void check() const {
     if (step == unset)
@@ -71,18 +71,17 @@ struct AtStep {
   };
 };
 
-/// The first stage ends after the first step t > max(learning_rate_warmup_steps, horizon) at which the L1 norm a(t) of the variance
-/// has settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >= threshold. horizon = 1 / (1 - beta2) is the time constant of
-/// the variance. State: horizon + 1 floats. On a device each step of the first stage waits for it. Source: Tang et al.,
-/// "1-bit Adam", ICML 2021, section 7.1.
+/// The first stage ends when the L1 norm a(t) of the variance has settled: min(a(t) / a(t - horizon), a(t - horizon) / a(t)) >=
+/// threshold, at the first such step t > max(learning_rate_warmup_steps, horizon). horizon = 1 / (1 - beta2) is the time constant
+/// of the variance. State: horizon + 1 floats. On a device, the host waits for this norm in each step of the first stage. Source:
+/// Tang et al., "1-bit Adam", ICML 2021, section 7.1.
 struct VarianceRatio {
   static constexpr std::uint64_t longest_horizon = std::uint64_t{1} << 30;  // a float each
   static constexpr const char* watches = "variance";
 
-  float threshold = 0.96F;       ///< in (0, 1]; a value nearer to 1 ends the first stage later
-  std::uint64_t horizon = 1000;  ///< steps, the time constant of the variance
-  std::uint64_t learning_rate_warmup_steps =
-      0;  ///< the schedule's warm-up; the first stage does not end before
+  float threshold = 0.96F;       ///< in (0, 1]; a value nearer to 1 makes the first stage longer
+  std::uint64_t horizon = 1000;  ///< number of steps: the time constant of the variance
+  std::uint64_t learning_rate_warmup_steps = 0;  ///< warm-up of the schedule; the first stage ends after it
 
   void check() const {
     if (horizon < 1 || horizon > longest_horizon || !(threshold > 0 && threshold <= 1))
@@ -185,7 +184,7 @@ struct Freeze {
 
 namespace detail {
 
-/// Reports with a readable static_assert why a preconditioner can't serve a 1-bit method.
+/// Reports, with a readable static_assert, the reason why a preconditioner can't be used in a 1-bit method.
 template <class P>
 constexpr bool check_freezes() {
   static_assert(

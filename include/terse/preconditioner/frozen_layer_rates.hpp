@@ -10,8 +10,8 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Layer-wise rates over a frozen variance, 1-bit LAMB's: LAMB's coefficients c are frozen with the variance, and then follow
-/// slowly a fresh variance. In a Staged whose first stage is layer-wise (LayerWise<AdamVariance>),
+/// Layer-wise rates over a frozen variance, those of 1-bit LAMB: LAMB's coefficients c are frozen with the variance, and then
+/// slowly follow a fresh variance. In a Staged whose first stage is layer-wise (LayerWise<AdamVariance>),
 ///
 ///     in each step of the first stage, for each layer, if c != 1,
 ///       frozen = coefficient_beta frozen + (1 - coefficient_beta) c
@@ -42,8 +42,8 @@ struct FrozenLayerRates {
   float epsilon =
       1e-8F;  ///< added to the denominator, outside the root; equal to the epsilon of the first stage's preconditioner
   float coefficient_beta = 0.9F;  ///< decay rate of the coefficients' average over the first stage; in [0, 1)
-  float min_factor = 0.5F;        ///< the least factor on a frozen coefficient, in (0, 1]
-  float max_factor = 4;           ///< the largest factor, at least 1
+  float min_factor = 0.5F;        ///< the minimum factor on a frozen coefficient, in (0, 1]
+  float max_factor = 4;           ///< the maximum factor, at least 1
   /// The largest relative change of the factor in a step; in [0, 1).
   float factor_threshold = 0.1F;
 
@@ -84,7 +84,7 @@ struct FrozenLayerRates {
     template <class Element>
     TERSE_HD void carry(const Element& e, Real denominator) const {
       Inner::carry(e, denominator);
-      // From d, the value that is kept.
+      // Computed from d, the value that is stored.
       const Real d = Inner::reciprocal(e), root = 1 / d - epsilon;
       e[fresh] = keep_if(d > 0, root * root);
     }

@@ -12,24 +12,24 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// The denominator of a preconditioner at the end of the first stage, frozen: with d = 1 / denominator,
+/// The denominator of a preconditioner at the end of the first stage, frozen. Let d = 1 / denominator:
 ///
 ///     u = clamp(direction d, -update_clip, update_clip)
 ///
-/// Elements without a learned variance at the freeze are masked: they don't move, keep no error and don't count in a scale (weight
-/// decay, which is decoupled, still applies). For the second stage of a two-stage method, see Staged.
+/// Elements without a learned variance at the freeze are masked: they don't move, keep no error and don't count in a scale. Weight
+/// decay still applies to them, since it is decoupled. It is for the second stage of a two-stage method, see Staged.
 ///
-/// `update_clip` bounds |direction d|. The paper has no bound (infinity): there an element with a tiny variance above zero
-/// takes unbounded steps m / sqrt(v) once the scale of its segment replaces its own momentum, and training ends
-/// in NaN. 10 is far above the steps of Adam itself (about 1). `freeze` determines when the first stage is over.
-/// Source: Tang et al., "1-bit Adam", ICML 2021, algorithm 1.
+/// `update_clip` bounds |direction d|. The paper has no bound (infinity). Then the scale of a segment replaces the
+/// momentum of its elements, and an element with a tiny variance above zero takes unbounded steps m / sqrt(v): training
+/// ends in NaN. The default of 10 is far above the steps of Adam itself (about 1). `freeze` determines when the first
+/// stage is over. Source: Tang et al., "1-bit Adam", ICML 2021, algorithm 1.
 struct FrozenVariance {
   static constexpr PreconditionerFacts facts{.continues_first_stage = true};
   static constexpr std::array<const char*, 1> state{
       "variance"};  // of compressed segments, after the freeze: d
 
   std::variant<AtStep, VarianceRatio> freeze = VarianceRatio{};  ///< the end of the first stage
-  float update_clip = 10;  ///< bound of |direction d|; infinity: the paper's rule
+  float update_clip = 10;  ///< bound of |direction d|; infinity for the paper's rule
 
   void check() const {
     Freeze{freeze}.check();
@@ -112,7 +112,7 @@ class Freezing {
   Mask<typename E::memory> mask() const { return mask_.mask(); }
   MaskedElements& masked_elements() { return mask_.masked; }
 
-  /// Called after each full-precision step; freezes when the rule is due, unless that masks too many elements.
+  /// Called after each full-precision step; freezes if the rule says so, unless that would mask too many elements.
   void observe(E executor, const Freeze& rule, std::uint64_t step, float epsilon, float* variance,
                float* momentum) {
     if (!watch_.due(rule, executor, step, variance)) return;

@@ -14,7 +14,7 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// A functor of (piece, i) adapted to a reduction's functor.
+/// Adapts a functor of (piece, i) to the functor of a reduction.
 template <class F>
 struct AsSample {
   F f;
@@ -50,7 +50,7 @@ namespace detail {
 template <Executor E, class Statistic = EuclideanNorm>
 class LayerStatistic {
  public:
-  /// Chooses segments with at least that many dimensions.
+  /// Chooses segments with at least this many dimensions.
   LayerStatistic(E executor, const Layout& layout, std::size_t least_dimensions)
       : LayerStatistic(executor, layout,
                        [=](const Segment& segment) { return segment.shape.size() >= least_dimensions; }) {}
@@ -76,7 +76,7 @@ class LayerStatistic {
         buffer<float, typename E::memory>(reduction_scratch<Statistic>(executor, range_, Units{}), unwritten);
   }
 
-  /// Measures the statistic of value(piece, i). A total that overflows counts as 0.
+  /// Measures the statistic of value(piece, i). If a segment's total overflows, its statistic is 0.
   template <class F>
   void measure(E executor, const F& value) {
     reduce<Statistic>(executor, range_, Units{}, NoMask{}, NoPackets{}, AsSample<F>{value}, scratch_.all(),

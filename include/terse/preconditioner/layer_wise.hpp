@@ -28,8 +28,8 @@ struct LayerWise {
   static constexpr auto state = P::state;
 
   P inner{};                      ///< the preconditioner whose steps it scales
-  float min_coefficient = 0.01F;  ///< the least coefficient of a layer, > 0
-  float max_coefficient = 10;     ///< the largest coefficient of a layer
+  float min_coefficient = 0.01F;  ///< the minimum coefficient of a layer, > 0
+  float max_coefficient = 10;     ///< the maximum coefficient of a layer
 
   void check() const {
     detail::check_policy(inner);
@@ -80,9 +80,9 @@ struct LarsRates {
   static constexpr std::array<const char*, 1> state{"velocity"};
 
   float momentum = 0.9F;  ///< in [0, 1)
-  bool nesterov = false;  ///< whether to use Nesterov momentum
+  bool nesterov = false;  ///< true for Nesterov momentum
   float trust = 1e-3F;    ///< the paper's eta
-  float epsilon = 0;      ///< in the denominator of a layer's rate; the paper has none
+  float epsilon = 0;      ///< added to the denominator of a layer's rate; the paper has none
 
   constexpr std::array<HyperParameter, 4> hyper_parameters() const {
     return {{{"momentum", momentum, allowed::below_one},

@@ -16,18 +16,18 @@
 
 namespace terse {
 
-/// A segment some elements of which a freeze has masked.
+/// A segment that contains elements which a freeze has masked.
 struct MaskedSegment {
   std::string_view name;  ///< owned by the optimizer
-  index_t masked = 0;     ///< the masked elements, which never train
-  index_t elements = 0;   ///< all elements of the segment that the freeze concerns
+  index_t masked = 0;     ///< the masked elements, which are never trained
+  index_t elements = 0;   ///< all elements of the segment that can be masked by the freeze
 };
 
 /// Elements that a preconditioner has masked at its freeze, because it had learned nothing about them.
 struct Masked {
   index_t elements = 0;  ///< their number in all segments
   std::span<const MaskedSegment>
-      segments{};  ///< the segments with masked elements; owned by the optimizer, valid until it freezes again
+      segments{};  ///< the segments with masked elements; owned by the optimizer, valid until the next freeze
 };
 
 namespace detail {
@@ -35,7 +35,7 @@ namespace detail {
 /// The count of elements that a freeze is about to mask, kept until the step is over. Takes its memory at construction.
 class MaskedElements {
  public:
-  /// `most`: the largest share of all elements. `instead`: advice for gradients that stay 0, other than to freeze later. The layout
+  /// `most`: the largest share of all elements. `instead`: advice for gradients that stay 0, other than a later freeze. The layout
   /// must outlive this object.
   TERSE_COLD MaskedElements(const Layout& layout, float most, const char* instead)
       : layout_(&layout),
@@ -47,7 +47,7 @@ class MaskedElements {
     count_ = layout_->segments().size();
     for (std::size_t s = 0; s < count_; ++s) segments_[s] = {layout_->segments()[s].name, 0, 0};
   }
-  /// Subtracts elements of a segment that a user has left out.
+  /// Subtracts elements of a segment that a user has masked.
   TERSE_COLD void leave_out(index_t segment, index_t elements) {
     segments_[static_cast<std::size_t>(segment)].elements -= elements;
   }
@@ -76,7 +76,7 @@ class MaskedElements {
       elements_ += segments_[s].elements;
       if (segments_[s].masked > 0) segments_[count_++] = segments_[s];
     }
-    // In floats, so that 1 of 100 is 0.01F.
+    // Computed in floats, so that 1 of 100 is 0.01F.
     too_many_ = elements_ > 0 &&
                 static_cast<float>(static_cast<double>(masked_) / static_cast<double>(elements_)) > most_;
     news_ = true;

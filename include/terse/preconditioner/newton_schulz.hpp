@@ -7,7 +7,7 @@
 #include "terse/preconditioner/concept.hpp"
 #include "terse/preconditioner/orthogonalizer.hpp"
 
-// Preconditioners of whole matrices: they bring a direction's singular values to about 1.
+// Preconditioners of whole matrices: they change a direction's singular values to about 1.
 
 namespace terse {
 
@@ -16,7 +16,7 @@ TERSE_NUMERICS_BEGIN
 /// The factor on the step of a hidden matrix, whose singular values are about 1.
 enum class MatrixScale {
   shape,  ///< sqrt(max(1, rows / columns)), Jordan's: for Muon's usual learning rates, such as 0.02
-  rms  ///< 0.2 sqrt(max(rows, columns)), Moonlight's: elements as large as those of Adam's steps, so that Adam's learning rates fit
+  rms  ///< 0.2 sqrt(max(rows, columns)), Moonlight's: elements as large as Adam's, so use Adam's learning rates
 };
 
 /// The orthogonalized step of hidden matrices, of rows x columns:
@@ -24,12 +24,12 @@ enum class MatrixScale {
 ///     X = u / (margin ||u||_F);   then for each of the Sequence's steps   A = X X^T,  X = a X + (b A + c A A) X
 ///     x = x - learning_rate (scale X + weight_decay x)
 ///
-/// of their direction u; X approximates its orthogonal factor U V^T, where u = U S V^T. Other segments step along their
-/// direction. The step does not depend on the magnitude of u, however small. A matrix of zeros has a step of 0.
+/// Let u = U S V^T be their direction; then X approximates its orthogonal factor U V^T. Other segments step along their
+/// direction. The step does not depend on the magnitude of u, even if u is tiny. A matrix of zeros has a step of 0.
 ///
-/// State: none. Memory: n floats for u between the sweeps, the size of the largest hidden matrix once more, and 4 m^2 floats, m its
-/// shorter side. Operations for a matrix of m x n, m <= n: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 if
-/// n >= 2 m; the same on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
+/// State: none. Memory: n floats for u between the sweeps, as many floats as the largest hidden matrix has elements, and 4 m^2
+/// floats, where m is its shorter side. Operations for a matrix of m x n, m <= n: 15 m^2 n + 5 m^3, or 3 m^2 n + 17 m^3 if
+/// n >= 2 m; equal on all ranks. Sequence has `steps`, an array of Quintic, and `margin`.
 template <class Sequence_>
 struct Orthogonal {
   using Sequence = Sequence_;
@@ -71,7 +71,7 @@ struct Orthogonal {
   }
 };
 
-/// Five applications of the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5, whose slope at 0 is as large as possible if singular
+/// Five applications of the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5. Its slope at 0 is as large as possible if singular
 /// values needn't become exactly 1: those of at least 0.0016 end in [0.68, 1.21], and smaller ones grow 485-fold. Source: Jordan et
 /// al., "Muon: an optimizer for hidden layers in neural networks", 2024.
 struct NewtonSchulzSequence {
@@ -82,10 +82,10 @@ struct NewtonSchulzSequence {
 /// Muon's orthogonalization: five applications of the polynomial 3.4445 s - 4.7750 s^3 + 2.0315 s^5 to the singular values s.
 using NewtonSchulz = Orthogonal<NewtonSchulzSequence>;
 
-/// Five polynomials, each optimal for the interval that the previous one leaves: singular values of at least 0.001 end in
-/// [0.84, 1.15]. Source: Amsel, Persson, Musco and Gower, "The Polar Express: optimal matrix sign methods and their application
-/// to the Muon algorithm", 2025 (arXiv 2505.16932), algorithm 1. These coefficients, for five steps with a safety factor of 2 %,
-/// are the ones that the record runs of modded-nanogpt train with.
+/// Five polynomials, each optimal for the interval of singular values after the previous one: singular values of at least 0.001
+/// end in [0.84, 1.15]. Source: Amsel, Persson, Musco and Gower, "The Polar Express: optimal matrix sign methods and their
+/// application to the Muon algorithm", 2025 (arXiv 2505.16932), algorithm 1. These are the coefficients for five steps and a
+/// safety factor of 2 %, with which the record runs of modded-nanogpt train.
 struct PolarExpressSequence {
   static constexpr std::array<Quintic, 5> steps{
       {{8.156554524902461F, -22.48329292557795F, 15.878769915207462F},

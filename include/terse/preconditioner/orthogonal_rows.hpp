@@ -10,7 +10,7 @@
 
 namespace terse {
 
-/// A Sequence that applies to one row in N, rounded up, of each matrix: see OrthogonalRows.
+/// A Sequence for every N-th row, rounded up, of each matrix: see OrthogonalRows.
 template <int N, class Sequence_ = NewtonSchulzSequence>
 struct LargestRows {
   static_assert(N >= 1, "terse: LargestRows takes one row in N, which is at least 1");
@@ -18,14 +18,16 @@ struct LargestRows {
   using Sequence = Sequence_;
 };
 
-/// Orthogonal, applied to one row in N, rounded up: the rows with the largest sums of magnitudes; among equal sums, the first ones.
-/// Matrices that are taller than wide select columns. The selected lines are orthogonalized as a matrix by themselves. The others
-/// have no step, but their weights decay, and RowMomentum keeps their direction for later. With N = 1 it is Orthogonal.
+/// Orthogonal, applied to 1 / N of the rows, rounded up: the rows with the largest sums of magnitudes; among equal sums, the first
+/// ones. In a matrix that is taller than wide, columns are selected instead. The selected lines are orthogonalized as a separate
+/// matrix. The other lines have no step, but their weights decay, and RowMomentum keeps their direction for later. If N = 1, it is
+/// Orthogonal.
 ///
 ///     Dion2<OrthogonalRows<8>>        an eighth of the rows in each step
 ///
-/// Work: Orthogonal's for matrices of m / N x n, plus 2 m n operations and m m comparisons. Memory: n / N floats and the
-/// largest matrix once more. Source: Ahn, Amsel and Langford, "Dion2", 2025 (arXiv 2512.16928).
+/// Work: that of Orthogonal for matrices of m / N x n, and in addition 2 m n operations and m m comparisons. Memory: n /
+/// N floats, and as many floats as the largest matrix has elements. Source: Ahn, Amsel and Langford, "Dion2", 2025
+/// (arXiv 2512.16928).
 template <int N, class Sequence = NewtonSchulzSequence>
 using OrthogonalRows = Orthogonal<LargestRows<N, Sequence>>;
 
@@ -39,7 +41,7 @@ struct Lines {
   MatrixShape shape{};
   bool rows = true;
   index_t chosen = 0, first = 0,
-          picked = 0;  // number of chosen lines; offset in the list of lines; offset in the picked arena
+          picked = 0;  // number of chosen lines; offset in the list of lines; offset in their arena
 
   index_t count() const { return rows ? shape.rows : shape.columns; }
 };
@@ -82,7 +84,7 @@ struct ListLines {
   }
 };
 
-/// The index of an element of the chosen lines in the arena of whole matrices.
+/// The index that an element of the chosen lines has in the arena of whole matrices.
 struct SourceOf {
   const Lines* matrices;
   const index_t* list;
@@ -108,7 +110,7 @@ struct PutLinesBack {
   float* values;
   TERSE_HD void enter(const Piece& piece) { source.enter(piece); }
   TERSE_HD void operator()(const Piece&, index_t i) const {
-    values[source(i)] = picked[i] + 0.0F;  // a step of -0 becomes one of 0
+    values[source(i)] = picked[i] + 0.0F;  // a step of -0 becomes 0
   }
 };
 struct LeaveOut {
@@ -116,7 +118,7 @@ struct LeaveOut {
   TERSE_HD void operator()(const Piece&, index_t i) const { values[i] = no_step; }
 };
 
-/// The largest lines of each hidden matrix, orthogonalized by the Sequence as matrices by themselves; the others are left out.
+/// The largest lines of each hidden matrix, orthogonalized by the Sequence as separate matrices; the other lines are left out.
 template <Executor E, int N, class Sequence>
 class Orthogonalizer<E, LargestRows<N, Sequence>> {
  public:
@@ -134,7 +136,7 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
         own.chosen = (own.count() + N - 1) / N;
         elements = std::max(elements, segment.count);
       }
-      // Segments have the same numbers in all three layouts.
+      // Segments have equal numbers in all three layouts.
       const MatrixShape there =
           own.rows ? MatrixShape{own.chosen, own.shape.columns} : MatrixShape{own.shape.rows, own.chosen};
       picked.add({.name = segment.name, .shape = {there.rows, there.columns}, .hidden = own.chosen > 0});
@@ -178,7 +180,7 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     Range range;
   };
 
-  /// Sums the magnitudes of each line of a matrix: a product with a vector of ones, on the side where tiles are narrow.
+  /// Sums the magnitudes of each line of a matrix: a product with a vector of ones, on the side that has narrow tiles.
   void sum(E executor, const Single& matrix, const float* values) {
     for_each(executor, matrix.range,
              Magnitudes{{values, largest_.table()}, magnitudes_.data(), matrix.lines.offset});

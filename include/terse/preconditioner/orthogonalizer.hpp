@@ -50,18 +50,18 @@ struct Normalize {
     power = power_to(std::bit_cast<std::uint32_t>(largest[piece.segment]), 0);
     factor = norm > 0 ? 1 / (margin * norm) : 0.0F;
   }
-  // Two separate multiplications: the product of the factors may overflow.
+  // The multiplications are separate, since the product of the factors may overflow.
   TERSE_HD void operator()(const Piece&, index_t i, bool) const { values[i] = values[i] * power * factor; }
 };
 
-/// Applies a Sequence of polynomials to each hidden matrix among the values of an arena: first
-/// X = G / (margin ||G||_F), for G of any magnitude, and then one Quintic after the other, in the order of `steps`.
+/// Applies a Sequence of polynomials to each hidden matrix among the values of an arena: first X = G / (margin
+/// ||G||_F), for G of any magnitude, and then the Quintics, one after the other, in the order of `steps`.
 ///
-/// A step's polynomial Q = a I + b A + c A A commutes with A. So matrices at least twice as long as wide are read and
-/// written once: X = (Q_5 ... Q_1) X_0, with A = Q A Q for the next step, all squares of the shorter side m. The operations
-/// are 3 m^2 n + 17 m^3 instead of 15 m^2 n + 5 m^3, m <= n. Singular values below 1e-4 of the norm have an error
-/// of up to 1e-3 of the largest, instead of 1e-5. Memory: the largest matrix, and four squares. Source: Amsel et al., "The Polar
-/// Express", 2025 (arXiv 2505.16932), appendix F.
+/// A step's polynomial Q = a I + b A + c A A commutes with A. So a matrix that is at least twice as long as wide is read and
+/// written once: X = (Q_5 ... Q_1) X_0, where A = Q A Q for the next step and all factors are squares of the shorter side m. The
+/// operations are 3 m^2 n + 17 m^3 instead of 15 m^2 n + 5 m^3, m <= n. Singular values below 1e-4 of the norm then have an
+/// error of up to 1e-3 of the largest value, instead of 1e-5. Memory: the largest matrix, and four squares. Source: Amsel et
+/// al., "The Polar Express", 2025 (arXiv 2505.16932), appendix F.
 template <Executor E, class Sequence>
 class Orthogonalizer {
   static_assert(!TeamExecutor<E>,
@@ -127,7 +127,7 @@ class Orthogonalizer {
                   scratch_.data());
   }
 
-  /// Applies the steps as they are defined. Returns the place of the result.
+  /// Applies the steps in the form of their definition. Returns the place of the result.
   float* by_steps(E executor, float* x, MatrixShape shape) {
     const index_t side = std::min(shape.rows, shape.columns);
     float *to = other_.data(), *const a = squares_[0].data(), *const polynomial = squares_[1].data();
@@ -142,7 +142,7 @@ class Orthogonalizer {
     }
     return x;
   }
-  /// Applies the steps to squares, except for the first product and the last. Returns the place of the result.
+  /// Applies the steps to squares, except the first product and the last one. Returns the place of the result.
   float* by_squares(E executor, float* x, MatrixShape shape) {
     const index_t side = std::min(shape.rows, shape.columns);
     float *const a = squares_[0].data(), *const q = squares_[1].data(), *all = squares_[2].data(),

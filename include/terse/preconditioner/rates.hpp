@@ -36,7 +36,7 @@ class Rates {
     const Rate rate{learning_rate, weight_decay};
     set(executor, layout, std::span(&rate, 1), [](std::size_t) { return std::size_t{0}; });
   }
-  /// Updates the table from several rates: segment s has rate number which(s), the same in each call.
+  /// Updates the table from several rates: segment s has rate number which(s), equal in each call.
   template <class Which>
   void set(E executor, const Layout& layout, std::span<const Rate> rates, const Which& which) {
     if (std::equal(rates.begin(), rates.end(), given_.begin(), given_.end()) &&
@@ -57,7 +57,7 @@ class Rates {
  private:
   buffer<Rate> rates_;
   buffer<Rate, typename E::memory> table_;
-  std::vector<Rate> given_;     // the rates that the table was made from
+  std::vector<Rate> given_;     // the rates from which the table was made
   std::uint64_t revision_ = 0;  // and the layout's revision
 };
 

@@ -10,12 +10,12 @@
 #include "terse/core/policy.hpp"
 #include "terse/executor/concept.hpp"
 
-// The members that the preconditioner's contract in concept.hpp asks for, one by one.
+// The members that the preconditioner's contract in concept.hpp requires, one by one.
 
 namespace terse {
 
-/// The statistics that a layer-wise preconditioner measures of each layer between the sweeps: EuclideanNorm, MaxAbs or
-/// another Statistic whose Scale is a float. Each costs one read-only pass.
+/// The statistics that a layer-wise preconditioner measures for each layer between the sweeps: EuclideanNorm, MaxAbs
+/// or another Statistic whose Scale is a float. Each costs one read-only pass.
 template <class... S>
 struct Statistics {
   static constexpr int count = sizeof...(S);
@@ -23,18 +23,18 @@ struct Statistics {
 
 /// Properties of a preconditioner's arithmetic.
 struct PreconditionerFacts {
-  /// The step of a layer depends on statistics over the whole layer, so it is taken in a second sweep.
+  /// The step of a layer depends on statistics over the whole layer, so a second sweep takes it.
   bool layer_wise = false;
-  /// Segments with fewer dimensions are not measured, and have the factor 1.
+  /// Segments with fewer dimensions are not measured and have the factor 1.
   std::size_t least_dimensions = 0;
   /// Continues from the state that a first stage has learned: only for the second stage of a Staged.
   bool continues_first_stage = false;
   /// step(e, 0, 0) is 0 and changes nothing, see CorrectionFacts.
   bool rests_at_zero = false;
-  /// Layer-wise; between the sweeps the step of each hidden matrix is replaced by its nearest orthogonal matrix, by the
-  /// policy's `Sequence`: see Orthogonal.
+  /// Layer-wise; between the sweeps the policy's `Sequence` replaces the step of each hidden matrix by its nearest
+  /// orthogonal matrix: see Orthogonal.
   bool orthogonalizes = false;
-  /// Reads e.hidden(), which only the elements of methods that average over all ranks have.
+  /// Reads e.hidden(), which exists only for elements of methods that average over all ranks.
   bool asks_hidden = false;
 };
 

@@ -17,15 +17,15 @@ namespace terse::predict {
 
 namespace detail {
 
-/// Timer of batches of equal messages to and from several ranks, all ranks at once.
+/// Timer of batches of equal messages to and from several ranks, on all ranks at the same time.
 template <Transport T>
 class Probe {
  public:
   Probe(T& transport, index_t most_bytes)
       : transport_(transport), slowest_(transport), out_(most_bytes), in_(most_bytes) {}
 
-  /// Returns the seconds of a batch of `bytes` bytes to each of the next `peers` ranks, and as much from those before,
-  /// beginning `shift` ranks away: the median of `rounds`, on the slowest rank.
+  /// Returns the seconds of a batch, the median of `rounds` on the slowest rank. A rank sends `bytes` bytes to each
+  /// of the next `peers` ranks, beginning `shift` ranks away, and receives as many from the `peers` ranks before it.
   double operator()(int shift, int peers, index_t bytes, int rounds) {
     sends_.clear();
     receives_.clear();
@@ -64,16 +64,16 @@ class Probe {
 /// Limits of the measurements of a network.
 struct Trial {
   int rounds = 5;                          ///< rounds of large messages; 20 times as many of small ones
-  double seconds = 0.25;                   ///< messages grow until they take so long
-  index_t most_bytes = index_t{64} << 20;  ///< or until a rank sends so many at once
+  double seconds = 0.25;                   ///< messages grow until they take this long
+  index_t most_bytes = index_t{64} << 20;  ///< or until a rank sends this many at the same time
 };
 
-/// Measures the network between the ranks of a transport of host memory, with all of them sending at once. Collective; all
-/// ranks get the same result. A single rank has no network: no latency, and infinite bandwidths.
+/// Measures the network between the ranks of a transport of host memory, while all of them send. Collective; all ranks get
+/// equal results. A single rank has no network: its latency is 0 and its bandwidths are infinite.
 ///
-/// Latency comes from messages of 8 bytes to one other rank, as the mean over 4 distances. Bandwidth comes from messages to
-/// the successor that grow from 64 KiB until they take `seconds` or are `most_bytes`, and from up to as many bytes divided
-/// among all others. The median round counts, on the slowest rank.
+/// Latency is measured by messages of 8 bytes to one other rank, as the mean over 4 distances. Bandwidth is measured
+/// twice: by messages to the successor, which grow from 64 KiB until they take `seconds` or are `most_bytes`; and by up
+/// to as many bytes divided among all other ranks. The result is the median round, on the slowest rank.
 template <Transport T>
 Network measure_network(T& transport, const Trial& trial = {}) {
   const int others = transport.size() - 1;
@@ -89,12 +89,12 @@ Network measure_network(T& transport, const Trial& trial = {}) {
         std::max(0.0, probe(1, others, 8, 20 * trial.rounds) - network.latency) / (others - 1);
   const index_t first = std::min(index_t{64} << 10, trial.most_bytes);
   index_t bytes = first;
-  // The best of three, so that a hiccup doesn't end the growth.
+  // The best of three is used, so that a short disturbance doesn't end the growth.
   const auto best = [&](index_t size) {
     return std::min({probe(1, 1, size, 1), probe(1, 1, size, 1), probe(1, 1, size, 1)});
   };
   while (best(bytes) < trial.seconds && bytes <= trial.most_bytes / 2) bytes *= 2;
-  // A message that takes no time beyond its latency counts as one of the clock's smallest unit.
+  // A message that takes no time in addition to its latency counts as one of the clock's smallest unit.
   const auto bandwidth = [&](double took, double sent) {
     return sent / std::max(took - network.latency, 1e-9);
   };
@@ -120,14 +120,14 @@ Network measure_network(T& transport, const Trial& trial = {}) {
 
 /// Time and traffic of a method's average step on this rank.
 struct Rehearsal {
-  double local = 0;         ///< s of processor time outside of the transport
+  double local = 0;         ///< seconds of processor time outside the transport
   Round round;              ///< its batches; counts are fractions if not all steps send
-  bool compressed = false;  ///< true if any of the steps was a compressed one
+  bool compressed = false;  ///< true if a compressed step was among them
 };
 
 /// Measures steps of an optimizer over `Recorded`. The first `before` steps don't count (first stages, pages touched for the
-/// first time). Of `rounds` rounds of `steps` steps, the one with the least processor time counts. `steps` is the period of
-/// methods that don't send in every step. Collective. The gradient is noise that differs between ranks and steps.
+/// first time). Of `rounds` rounds of `steps` steps, the one with the least processor time counts. For methods that don't
+/// send in every step, `steps` is their period. Collective. The gradient is noise that differs between ranks and steps.
 ///
 ///     predict::Recording recording;
 ///     predict::Recorded over(transport.split(0, transport.rank()), recording);

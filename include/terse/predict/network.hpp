@@ -9,7 +9,7 @@
 
 namespace terse::predict {
 
-/// Figures of a network on which all ranks send at once, in seconds and bytes per second.
+/// Figures of a network on which all ranks send at the same time, in seconds and bytes per second.
 struct Network {
   /// Duration of a batch of one small message in each direction.
   double latency = 0;
@@ -17,10 +17,11 @@ struct Network {
   double per_message = 0;
   /// Bandwidth of a rank, out and in at the same time, if each rank sends to one other rank.
   double bandwidth = std::numeric_limits<double>::infinity();
-  /// Bandwidth of a rank if each rank sends to several others at once, after the first `queue` bytes of a batch, which travel
-  /// at `bandwidth`: several senders fill one receiver's queue, and data that finds it full is lost and sent again.
+  /// Bandwidth of a rank if each rank sends to several others at the same time, after the first `queue` bytes of a batch,
+  /// which travel at `bandwidth`. Several senders then fill one receiver's queue, and data that arrives at a full queue is
+  /// lost and sent again.
   double pairs_bandwidth = std::numeric_limits<double>::infinity();
-  double queue = 0;  ///< bytes of a batch before `pairs_bandwidth` holds
+  double queue = 0;  ///< bytes of a batch that are sent before `pairs_bandwidth` applies
 };
 
 /// Throws usage_error for figures that no network has.

@@ -22,7 +22,7 @@ inline double processor_seconds() {
 
 /// Traffic of a rank over its transport, and its cost.
 struct Recording {
-  Round round;  ///< batches of equally many messages and similar size merged, with their mean bytes
+  Round round;  ///< batches of equally many messages and similar size are merged, with their mean bytes
   double processor_seconds = 0;  ///< inside the transport's calls
 
   void add(const Load& load) {
@@ -58,7 +58,7 @@ class ProcessorClock {
 }  // namespace detail
 
 /// A decorator that records each batch of an inner transport and of channels split from it, and the processor time of its
-/// calls, in a Recording that its owner keeps in place. The rest of a step's processor time is that of the local passes.
+/// calls, in a Recording, which must stay in place. The rest of a step's processor time is that of the local passes.
 template <Transport Inner>
 class Recorded : public Forwarding<Recorded<Inner>, Inner> {
   using Clock = detail::ProcessorClock;

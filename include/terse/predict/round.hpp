@@ -11,17 +11,17 @@
 #include "terse/plan.hpp"
 #include "terse/predict/network.hpp"
 
-// The batches of a round, and their time. The functions named after topologies compute the batches by formula, for any
-// number of ranks; `Recorded` records them from a running optimizer.
+// The batches of a round, and their time. The functions that have names of topologies compute the batches by formula,
+// for any number of ranks; `Recorded` records them from a running optimizer.
 
 namespace terse::predict {
 
 /// `count` batches of one rank, one after another, each started when the one before is done. A count may be a fraction if
 /// not all steps have such batches.
 struct Batch {
-  double messages = 0;  ///< out of this rank or into it, the larger number
+  double messages = 0;  ///< messages out of this rank or into it, the larger number
   double sent = 0;      ///< bytes out of this rank
-  double moved = 0;     ///< bytes out of this rank or into it, the larger number: both go at once
+  double moved = 0;     ///< bytes out of this rank or into it, the larger number, since both go at once
   double count = 1;     ///< number of such batches; may be a fraction
   bool operator==(const Batch&) const = default;
 };
@@ -111,7 +111,8 @@ inline Round ring(int ranks, double packet) {
   return {detail::batch(1, packet / ranks, 2.0 * (ranks - 1))};
 }
 /// Returns the round of BySize<>: `elements` floats in full precision, in slices of Options::slice_bytes, whose size
-/// decides; see topology/by_size.hpp for `from`. It has all slices; Step::waves counts latencies that follow each other.
+/// determines the topology; see topology/by_size.hpp for `from`. It contains all slices; Step::waves counts latencies
+/// that follow each other.
 inline Round by_size(int ranks, index_t elements, index_t from = index_t{1} << 16,
                      index_t slice_bytes = automatic_slices) {
   detail::check_count("by_size", "ranks", ranks, 1);
@@ -129,7 +130,7 @@ inline Round all_gather(int ranks, double packet) {
   if (ranks == 1) return {};
   return {detail::batch(ranks - 1, packet * (ranks - 1))};
 }
-/// Returns the round of Star on its center, for which all others wait: W - 1 packets come in, and as many go out.
+/// Returns the round of Star on its center, for which all other ranks wait: W - 1 packets come in, and W - 1 go out.
 inline Round star_center(int ranks, double packet) {
   detail::check_count("star_center", "ranks", ranks, 1);
   if (ranks == 1) return {};
@@ -142,7 +143,7 @@ inline Round star_leaf(int ranks, double packet) {
   if (ranks == 1) return {};
   return {{1, packet, packet}, {1, 0, packet}};
 }
-/// Returns the round of Native: the least traffic of any algorithm, in as few phases as halving and doubling take.
+/// Returns the round of Native: the minimum traffic of any algorithm, in as few phases as halving and doubling need.
 inline Round native(int ranks, double packet) {
   detail::check_count("native", "ranks", ranks, 1);
   if (ranks == 1) return {};
@@ -162,8 +163,8 @@ struct TwoLevels {
   Round inside, across;
 };
 /// Returns the rounds of Hierarchical<Inner, Outer> over `elements` floats: the halves of `inner` within a node of L ranks,
-/// and `outer` among the nodes, for 1 / L of the packet. Takes the functions above, as in
-/// hierarchical(64, 8, n, packet, ring, scatter_gather).
+/// and `outer` among the nodes, for 1 / L of the packet. It takes the functions above, as in hierarchical(64, 8, n, packet,
+/// ring, scatter_gather).
 template <class Inner, class Outer>
 TwoLevels hierarchical(int ranks, int ranks_per_node, index_t elements, double packet, Inner inner,
                        Outer outer) {

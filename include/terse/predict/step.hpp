@@ -19,8 +19,8 @@ enum class Overlap {
 
 /// A method's average step on one rank, in seconds and bytes.
 struct Step {
-  double gradient = 0;              ///< of the gradient while all ranks compute theirs
-  double local = 0;                 ///< of processor time for the local passes: packing, summing, updating
+  double gradient = 0;              ///< seconds of the gradient while all ranks compute theirs
+  double local = 0;                 ///< processor seconds of the local passes: packing, summing, updating
   Round round;                      ///< its batches
   Overlap overlap = Overlap::none;  ///< part of the messages that is hidden
   double slices = 1;                ///< slices of a full-precision round, see Options::slice_bytes
@@ -32,8 +32,8 @@ inline double wire_seconds(const Step& step, const Network& network) {
   return step.waves * latency_seconds(step.round, network) + transfer_seconds(step.round, network);
 }
 
-/// Returns the overlap while `slowdown` times as many ranks as cores compute. Slices then don't overlap, since a waiting
-/// rank takes the core of one that has yet to compute.
+/// Returns the overlap while the computing ranks are `slowdown` times as many as the cores. Slices then don't overlap,
+/// since a waiting rank takes the core of one that still computes.
 inline Overlap overlap_of(const Step& step, double slowdown) {
   return step.overlap == Overlap::slices && slowdown > 1 ? Overlap::none : step.overlap;
 }
@@ -59,18 +59,19 @@ inline double seconds(const Step& step, const Network& network, double slowdown 
   }
 }
 
-/// Returns the bandwidth of each link, in bytes per second, up to which `step` is faster than `dense`: infinity if it always
-/// is, 0 if it isn't on the slowest link. Beyond, it may be faster again, on links so fast that local passes decide.
-/// `network` has the other figures: latencies, and the loss of all pairs at once.
+/// Returns the bandwidth of each link, in bytes per second, up to which `step` is faster than `dense`. It is infinity if
+/// `step` is always faster, and 0 if it isn't even faster on the slowest link. On still faster links `step` may be faster
+/// again, if they are so fast that the local passes determine the time. `network` has the other figures: latencies, and
+/// the loss of bandwidth when all pairs send at the same time.
 inline double break_even_bandwidth(const Step& step, const Step& dense, const Network& network,
                                    double slowdown = 1) {
   const auto gain = [&](double bandwidth) {
     const Network other = with_bandwidth(network, bandwidth);
     return seconds(dense, other, slowdown) - seconds(step, other, slowdown);
   };
-  // Limits beyond any link's bandwidth, and bends between them. A step's time is linear in 1 / bandwidth, with a bend where
-  // its messages take just as long as the computation that hides them. So the gain changes its sign at most once between
-  // two points.
+  // Limits above the bandwidth of all links, and bends between them. A step's time is linear in 1 / bandwidth, with a bend
+  // at the bandwidth at which its messages take as long as the computation that hides them. So the gain changes its sign at
+  // most once between two points.
   std::vector<double> points{1, 1e15};
   for (const Step* one : {&step, &dense}) {
     const Overlap overlap = overlap_of(*one, slowdown);

@@ -57,9 +57,9 @@ class GatherRound {
 }  // namespace detail
 
 /// All-gather of whole packets: every rank sends its packet to every other rank, and decodes all W packets in rank order. Messages
-/// are compressed once, so there is no second error. Sends per rank: W - 1 packets of the whole range, one message to each peer:
-/// W / 2 times the bytes of two-stage topologies, in one phase instead of two. Full-precision packets, which would take 4 n
-/// bytes to each peer, go by BySize. For another merge than the mean see Gathered.
+/// are compressed once, so there is no second error. Sends per rank: W - 1 packets of the whole range, one message to each peer: W
+/// / 2 times the bytes of two-stage topologies, in one phase instead of two. Full-precision packets, which would be 4 n bytes to
+/// each peer, go by BySize. Gathered has other merges than the mean.
 struct AllGather {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;

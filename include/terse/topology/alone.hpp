@@ -5,8 +5,8 @@
 
 namespace terse {
 
-/// No messages: every rank's mean is its own message, compressed and decoded once. For one rank, and for runs
-/// whose ranks train separately; ranks that use it diverge from each other.
+/// No messages: every rank's mean is its own message, compressed and decoded once. It is for one rank, and for runs
+/// whose ranks train separately; otherwise ranks that use it diverge from each other.
 struct Alone {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;

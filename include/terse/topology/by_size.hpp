@@ -9,13 +9,13 @@
 
 namespace terse {
 
-/// Two topologies, chosen by size: Large if each rank's chunk, 1 / W of the range or slice, has at least `from` elements, else Small.
-/// Latency favors few messages, and bandwidth favors messages to one neighbour: if all pairs send at once, they fill each other's
-/// queues. Full-precision packets go by BySize unless a topology names another one.
+/// Two topologies, chosen by size: Large if each rank's chunk, 1 / W of the range or slice, has at least `from` elements, otherwise
+/// Small. For a low latency, few messages are better; for bandwidth, messages to one neighbour: if all pairs send at the same time,
+/// they fill each other's queues. Full-precision packets go by BySize unless a topology names another one.
 ///
-/// Measured with 4 ranks, full-precision steps of Adam: at 14,000 parameters Ring takes 1.6 times as long as ScatterGather over
-/// MPI and links of 1 Gbit/s, at 335,000 0.93, at 10 million 0.86, and 0.80 on links of 100 Mbit/s; over threads 1.1 at 262,144
-/// and 0.95 at 524,288 (docs/topologies.md).
+/// Measured with 4 ranks, full-precision steps of Adam, as the time over Ring divided by that over ScatterGather. Over MPI and
+/// links of 1 Gbit/s it is 1.6 at 14,000 parameters, 0.93 at 335,000, 0.86 at 10 million, and 0.80 on links of 100 Mbit/s.
+/// Over threads it is 1.1 at 262,144 and 0.95 at 524,288 (docs/topologies.md).
 template <Topology Small = ScatterGather, Topology Large = Ring>
 struct BySize {
   static_assert(Small::exact && Large::exact, "terse: BySize takes exact topologies");
@@ -28,7 +28,7 @@ struct BySize {
       detail::waits_for_sizes<Small>() || detail::waits_for_sizes<Large>();
   using Early = Small;
 
-  index_t from = index_t{1} << 16;  ///< the least elements of a rank's chunk for `large`
+  index_t from = index_t{1} << 16;  ///< the minimum number of elements in a rank's chunk for `large`
   Small small{};                    ///< the topology of smaller chunks
   Large large{};                    ///< the topology of all other chunks
 

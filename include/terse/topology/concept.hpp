@@ -21,15 +21,15 @@ namespace terse {
 ///     static constexpr bool no_mean                    optional: merges packets by another rule than the mean
 ///     using ForDense = ...                             optional: the topology of full-precision packets
 ///     using Early = ...                                optional, if it evaluates late: one that doesn't, for messages
-///                                                      that change while their round is under way
+///                                                      that change while their round is in progress
 ///     template <class T> static constexpr bool check_on()      optional: checks a transport's type T by static_assert
 ///
-/// and, if it has parameters, settings(visit), and a nested `template <Compressor C, ErrorFeedback F, Executor E>
-/// class Round`, one for each exchange, which takes all memory at construction, from (context) or (context, topology), and
-/// runs over a RoundContext:
+/// and, if it has parameters, settings(visit). It also has a nested `template <Compressor C, ErrorFeedback F, Executor E>
+/// class Round`, one object for each exchange. Its constructor takes all memory, from (context) or (context, topology).
+/// It runs over a RoundContext:
 ///
 ///     start(context, message)            evaluates, encodes, posts the first phase
-///     advance(context, message, block)   settles the phase under way, posts the next; true when all packets are here
+///     advance(context, message, block)   completes the current phase, posts the next; true when all packets are here
 ///     consume(context, consumer)         decodes: consumer(piece, i, mean) once for each element
 ///     most_bytes(context)                the largest number of bytes that this rank sends in a round
 ///     notes(executor)                    exact topologies without ForDense: squared norm of the full-precision part of the mean,
@@ -38,7 +38,7 @@ namespace terse {
 ///     static work_bytes(context)         optional, or (context, topology): bytes of context.work that it uses from start until advance
 ///                                        returns true. An exchange cut into slices has a round for each, and they share this memory
 ///
-/// The building blocks of rounds are in terse/topology/round_context.hpp, round.hpp and, to compress again, second_stage.hpp.
+/// terse/topology/round_context.hpp and round.hpp have the building blocks of rounds, and second_stage.hpp those that compress again.
 template <class T>
 concept Topology = std::copyable<T> && requires {
   { T::exact } -> std::convertible_to<bool>;
@@ -88,20 +88,20 @@ constexpr bool compresses_partial_sums() {
   if constexpr (requires { T::compresses_partial_sums; }) return T::compresses_partial_sums;
   return false;
 }
-/// Checks whether ranks forward packets of variable size, so that the host waits for their headers.
+/// Checks whether ranks forward packets of variable size, so that the host must wait for their headers.
 template <class T>
 constexpr bool waits_for_sizes() {
   if constexpr (requires { T::waits_for_sizes; }) return T::waits_for_sizes;
   return false;
 }
-/// Checks whether a topology evaluates messages in later phases than the first.
+/// Checks whether a topology evaluates messages after the first phase.
 template <class T>
 constexpr bool evaluates_late() {
   if constexpr (requires { T::evaluates_late; }) return T::evaluates_late;
   return false;
 }
 
-/// Checks whether a topology carries only full-precision packets, for a compressor without its own round.
+/// Checks whether, for a compressor without its own round, a topology carries only full-precision packets.
 template <class C, class T>
 constexpr bool carries_no_packets() {
   if constexpr (
@@ -110,7 +110,7 @@ constexpr bool carries_no_packets() {
   return false;
 }
 
-/// Checks whether this topology, or decoding by this compressor, yields something else than the mean of the messages.
+/// Checks whether this topology, or decoding by this compressor, gives a result other than the mean of the messages.
 template <class P>
 constexpr bool is_no_mean() {
   if constexpr (requires { P::no_mean; }) return P::no_mean;

@@ -6,7 +6,7 @@
 #include "terse/executor/sparse.hpp"
 #include "terse/topology/round.hpp"
 
-// A packet as merges of packets read it: its decoded values in one arena, and their norms.
+// A packet in the form that merges of packets read: its decoded values in one arena, and their norms.
 
 namespace terse::detail {
 
@@ -50,7 +50,7 @@ struct PortionValues {
   ArrivedSums sums() const { return {values.data(), begin}; }
 };
 
-/// A decoder of one packet at a time. The norm of values whose squares overflow is 0.
+/// A decoder of one packet at a time. If squares of values overflow, the norm is 0.
 template <Compressor C, Executor E>
 class DecodedPacket {
  public:
@@ -72,7 +72,7 @@ class DecodedPacket {
     for_each(context.executor, portion.dense, NoMask{}, inbox.dense(), write);
   }
   const PortionValues<E>& values() const { return values_; }
-  /// Measures a statistic of `values`, the decoded ones or others: of each piece, or of a range as a whole.
+  /// Measures a statistic of `values`, the decoded ones or others: of each piece, or of the whole range.
   template <class Statistic>
   void measure(E executor, const Range& range, Units units, const PortionValues<E>& values, out<E> statistics,
                std::uint32_t* bad) {

@@ -36,7 +36,8 @@ TERSE_HD constexpr std::uint16_t merged_flags(std::uint16_t a, std::uint16_t b) 
   return a < b ? a : b;
 }
 
-/// The common part of all packet headers of a round. `now`, in the executor's memory, holds the same for recorded steps.
+/// The common part of all packet headers of a round. `now`, in the executor's memory, contains equal values for recorded
+/// steps.
 struct RoundHeader {
   std::uint64_t step = 0, check = 0;
   const StepScalars* now = nullptr;
@@ -50,8 +51,8 @@ constexpr std::uint64_t place_of(Phase phase, int chunk, int sender) {
 }
 /// The mark of a forwarded packet in its origin.
 inline constexpr std::uint32_t handed_on = std::uint32_t{1} << 31;
-/// Returns the number by which verbs identify a packet, see Packets::damage. It has room for one rank: for a packet of another
-/// sender that `from` has forwarded, it is `from`.
+/// Returns the number by which verbs identify a packet, see Packets::damage. It identifies one rank: for a packet that `from`
+/// has forwarded for another sender, this rank is `from`.
 constexpr std::uint32_t origin_of(Phase phase, int sender, int from = -1) {
   const bool direct = from < 0 || from == sender;
   return (direct ? 0 : handed_on) | static_cast<std::uint32_t>(phase) << 24 |
@@ -81,12 +82,12 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 
 }  // namespace detail
 
-/// The headers of a round's packets: stamps outgoing packets, checks received ones in place, and propagates from packet to packet
-/// the rank whose message was not finite.
+/// The headers of a round's packets: it stamps outgoing packets and checks received ones in place. If a rank's message was not
+/// finite, each later packet names that rank.
 ///
 ///     open(executor, round, rank)                         begins a round
-///     note(executor, codec)                               takes note if the encoded values were not finite
-///     note(executor)                                      takes note that something else of this rank was not finite
+///     note(executor, codec)                               records it if the encoded values were not finite
+///     note(executor)                                      records that something else of this rank was not finite
 ///     stamp(executor, bytes, place, packet)               writes the header, its flags included
 ///     accept(executor, codec, portion, packet, least, most, place, sender, from)    checks a packet of `sender`, which `from`, if
 ///                                                         not -1, has forwarded; takes over its flags
@@ -102,11 +103,10 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 ///     settle(executor, step)                              throws the error
 ///     conclude(executor, step)                            throws errors other than flags, and returns the flags
 ///
-/// On the host errors are thrown where they are found, damage by the next call of stamp, arrived, settle or conclude. A device
-/// only takes note of errors, so that nothing waits for the device before
-/// `settle` does, once in a round: decoding is safe for any packet, and after an error the gate keeps its values from consumers.
-/// Packets that the device stamps after the error carry it in their flags, and are refused by their receivers.
-/// it stamps then says so, and is refused in its turn.
+/// On the host, errors are thrown when they are found; damage is thrown by the next call of stamp, arrived, settle or conclude.
+/// A device only records errors, so that nothing waits for the device before `settle` does, once in a round. Decoding is safe
+/// for any packet, and after an error the gate keeps its values from consumers. Packets that the device stamps after the error
+/// say so in their flags, and their receivers refuse them.
 template <Executor E>
 class Envelope {
   static_assert(std::is_same_v<typename E::memory, memory::host>,
@@ -154,7 +154,7 @@ class Envelope {
   void together(E, const Act& act) {
     act();
   }
-  /// Takes over the errors of another envelope of the same step.
+  /// Takes over the errors of another envelope of this step.
   void absorb(E, const Envelope& other) {
     flags = detail::merged_flags(flags, other.flags);
     damage_ = std::min(damage_, other.damage_);

@@ -23,26 +23,27 @@ inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000;
 }  // namespace detail
 
 /// AllGather whose packets are merged by another rule than the plain mean. Every rank has all packets, in rank order, and computes
-/// the same bits.
+/// equal bits.
 ///
 ///     Gathered<WeightedMean>{.weight = &examples}      sum_i w_i y_i / sum_i w_i, w_i this rank's *weight
 ///     Gathered<MedianClip>                             packets scaled to at most the median of their norms
 ///     Gathered<Radial<>>                               norms and directions of each segment averaged separately
 ///
-/// `weight` points to the weight of this rank's message, such as the number of its examples or tokens since the last exchange.
-/// The user sets it, differently on each rank. It is read when a message is made, and is none of the hyper-parameters that ranks
-/// agree on. Either all ranks have a weight or none has: then all count equally. Merges use weights, too. It takes 8 bytes of each
-/// packet. Throws usage_error if it is below 0 or not finite, and, on all ranks, if all are 0.
+/// `weight` points to the weight of this rank's message, such as the number of its examples or tokens since the last exchange. The
+/// user sets it, and it may differ between ranks. It is read when a message is made, and does not belong to the hyper-parameters
+/// on which ranks agree. Either all ranks have a weight or none has one: then all messages count equally. Merges use weights, too.
+/// The weight takes 8 bytes of each packet. Throws usage_error if it is below 0 or not finite, and, on all ranks, if all weights
+/// are 0.
 ///
-/// The rule merges compressed messages, and the moves of local methods, compressed or not. The full-precision steps of a warm-up
-/// and averages of gradients and buffers go by BySize, as a plain mean. Sends as many bytes as AllGather. Difference and Controlled,
-/// which require a mean, are refused. Packets cover a slice (Options::slice_bytes); a fragment or a branch
-/// of Select has its own packets.
+/// The rule merges compressed messages, and the moves of local methods, compressed or not. The full-precision steps of a warm-up,
+/// and averages of gradients and buffers, go by BySize, as a plain mean. Sends as many bytes as AllGather. Difference and
+/// Controlled, which require a mean, are refused. Packets cover a slice (Options::slice_bytes); a fragment or a branch of Select has
+/// separate packets.
 ///
-/// A merge is a type with `merges = true`, `waits`, which is true if it copies anything to the host, optionally settings(visit), and
-/// a nested `template <Compressor C, ErrorFeedback F, Executor E> class State`, made from (context, merge), with consume(context,
-/// round, weights, consumer): weights, one for each rank, the largest of which is 1, and round.packets(context, first, last,
-/// weight).
+/// A merge is a type with three members: `merges = true`; `waits`, which is true if it copies anything to the host; optionally
+/// settings(visit). It also has a nested `template <Compressor C, ErrorFeedback F, Executor E> class State`, made from (context,
+/// merge), with consume(context, round, weights, consumer). There is a weight for each rank, and the largest is 1;
+/// round.packets(context, first, last, weight) returns packets.
 template <class Merge>
 struct Gathered {
   static_assert(
@@ -54,7 +55,7 @@ struct Gathered {
   using ForDense = BySize<>;
 
   Merge merge{};                   ///< the rule by which packets are merged
-  const double* weight = nullptr;  ///< the weight of this rank's message; nullptr: all count equally
+  const double* weight = nullptr;  ///< the weight of this rank's message; if nullptr, all count equally
 
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -82,7 +83,7 @@ struct Gathered {
     template <class M>
     void start(Context& context, const M& message) {
       std::byte* const own = this->packet(context.rank);
-      // Before the message is made: an exception afterwards would leave it in the error feedback.
+      // Checked before the message is made: an exception afterwards would leave the message in the error feedback.
       const double counts = weight_ != nullptr ? *weight_ : 1;
       if (!detail::is_weight(counts)) detail::throw_weight(counts, context.names(context.rank), context.step);
       const index_t bytes = context.encode_whole(message, own);
@@ -133,7 +134,7 @@ struct Gathered {
   };
 };
 
-/// The weighted mean of the ranks' messages; without weights it is AllGather, bit by bit. Source: McMahan et al.,
+/// The weighted mean of the ranks' messages; without weights it gives the bits of AllGather. Source: McMahan et al.,
 /// "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017, algorithm 1, whose n_k are the
 /// weights.
 struct WeightedMean {

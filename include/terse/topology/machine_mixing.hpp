@@ -35,16 +35,16 @@ struct MixtureInbox {
 
 TERSE_NUMERICS_END
 
-/// Mixing between machines of `ranks_per_machine` ranks each, consecutive ranks on one machine: the exact mean on
-/// each machine, and Mixing of those means by the graph, whose nodes are the machines,
+/// Mixing between machines of `ranks_per_machine` ranks each, where consecutive ranks are on one machine. It takes
+/// the exact mean on each machine, and then Mixing of those means by the graph, whose nodes are the machines,
 ///
 ///     z_m = mean of z_i over machine m        difference_i = sum_m' W_mm' z_m' - z_i
 ///
-/// so that W is the graph's matrix times 1 / L in each block, L = ranks_per_machine. All links work at once: rank l of
-/// a machine sums, sends and receives the l-th part of the vectors. Sends L - 1 parts to its own machine (counted
-/// as Phase::reduce), its part to its peer on each neighbouring machine (Phase::spread), and L - 1 parts to its own
-/// machine again (Phase::reduce). If all z are equal the difference is 0 up to rounding. For packets that are not
-/// compressed.
+/// so that W is the graph's matrix times 1 / L in each block, L = ranks_per_machine. All links work at the same time:
+/// rank l of a machine sums, sends and receives the l-th part of the vectors. Sends L - 1 parts to its own machine
+/// (counted as Phase::reduce), its part to its peer on each neighbouring machine (Phase::spread), and L - 1 parts to
+/// its own machine again (Phase::reduce). If all z are equal, the difference is 0 up to rounding. It is for packets
+/// that are not compressed.
 template <class G, int Vectors = 1>
 struct MachineMixing {
   static_assert(graph::check_graph<G>());
@@ -175,7 +175,8 @@ struct MachineMixing {
     }
     const Portion& part(int c) const { return plan_.chunks[static_cast<std::size_t>(c)]; }
 
-    /// Stamps packets that lie one after the other, one for each vector; `place` distinguishes the kinds of packets.
+    /// Stamps packets that are stored one after the other, one for each vector; `place` distinguishes the kinds of
+    /// packets.
     void stamp(Context& context, std::byte* packets, int c, int place) {
       for (int k = 0; k < Vectors; ++k)
         context.stamp(packets + k * part(c).bytes, part(c).bytes, Phase::spread, place * Vectors + k);

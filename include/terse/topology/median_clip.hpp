@@ -12,16 +12,16 @@
 
 namespace terse {
 
-/// The mean of packets scaled down to at most the median of their Euclidean norms, which bounds the influence of each rank,
-/// however large its message is:
+/// The mean of packets after each is scaled down to at most the median of their Euclidean norms. This bounds the influence
+/// of each rank, even if its message is huge:
 ///
 ///     y = 1 / W sum_i min(1, m / ||y_i||) y_i        m: the median of the norms that aren't 0, of two middle ones the lower
 ///
 /// With weights it is sum_i w_i min(..) y_i / sum_i w_i, and the median still counts all packets equally. The norm is computed from
-/// the decoded packet, not claimed by its sender. If all norms are equal, it is the plain mean, to the bit. It bounds
-/// magnitudes, not directions: of the packets that aren't 0 less than half must be from ranks that can't be
-/// trusted. A packet whose square is beyond the range of floats (a norm of about 2^64) counts as 0; values that aren't finite are a
-/// wire_error as everywhere.
+/// the decoded packet; a sender can't claim another one. If all norms are equal, it has the bits of the plain mean. It bounds
+/// magnitudes, not directions: of the packets that aren't 0, less than half may be from ranks that can't be trusted. A packet whose
+/// square is beyond the range of floats (a norm of about 2^64) counts as 0; values that aren't finite are a wire_error, as in all
+/// topologies.
 ///
 /// Sends as many bytes as AllGather. Cost: each packet is decoded twice, and one pass over it for its norm; n floats. On a device the
 /// step waits for the norms, and can't be recorded.

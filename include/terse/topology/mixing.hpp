@@ -29,7 +29,8 @@ struct MixExact {
   }
 };
 
-/// Passes a compressed element's difference, which includes this rank's own packet, to a consumer, past the error feedback.
+/// Passes a compressed element's difference, which includes this rank's own packet, to a consumer, without the error
+/// feedback.
 template <class F, class View>
 struct MixDecoded {
   F consume;
@@ -72,8 +73,8 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// The messages of a round between neighbours: a rank's own, and one from each rank in its row of W. Takes
-/// all memory at construction, with `room` bytes for a message.
+/// The messages of a round between neighbours: a rank's own, and one from each rank in its row of W. The constructor
+/// takes all memory, with `room` bytes for a message.
 template <class G, class E>
 class Neighborhood {
   using Bytes = buffer<std::byte, typename E::memory>;
@@ -151,9 +152,9 @@ class Neighborhood {
 ///     difference_i = sum_j W_ij (z_j - z_i)
 ///
 /// which is exactly 0 if all z are equal and nothing is compressed. For compressed packets z_j and z_i are the decoded values,
-/// equal on all ranks, so that a doubly stochastic W keeps the mean of the ranks. A message has `Vectors` vectors,
-/// message.vector(Vector<k>{}) each with a functor for compressed and dense pieces, that are sent together. The
-/// consumer, likewise, has for each of them, in order,
+/// equal on all ranks, so that a doubly stochastic W keeps the mean of the ranks. A message has `Vectors` vectors that are
+/// sent together, message.vector(Vector<k>{}), each with a functor for compressed and dense pieces. The consumer likewise has
+/// for each of them, in order,
 ///
 ///     dense(piece, i, own, difference)      compressed(piece, i, difference)
 ///     compressed.own(piece, i, decoded)     called before, if consumer.takes_own: the own packet as decoded
@@ -161,7 +162,7 @@ class Neighborhood {
 /// and, if compressed names its streams, the streams of `own` as own_streams().
 ///
 /// Sends `Vectors` packets as one message to each neighbour, in one batch. Memory: one message, and one for each
-/// neighbour that this rank receives from.
+/// neighbour from which this rank receives.
 template <class G, int Vectors = 1>
 struct Mixing {
   static_assert(graph::check_graph<G>());
@@ -309,8 +310,8 @@ struct Mixing {
   };
 };
 
-/// The default: fixed and symmetric, as DecentLaM requires, with 2 log2 W - 1 neighbours and a spectral gap that hardly
-/// shrinks with W.
+/// The default: fixed and symmetric, as DecentLaM requires, with 2 log2 W - 1 neighbours and a spectral gap that falls
+/// little as W grows.
 using Gossip = Mixing<graph::SymmetricExponential>;
 
 }  // namespace terse

@@ -8,13 +8,14 @@
 
 namespace terse {
 
-/// The transport's own reduce-scatter and all-gather, for full-precision packets: MPI's or NCCL's, which know the machine. They
-/// choose the order of the sum: the same bits on all ranks, and NOT those of other topologies, of other transports, or, if the
-/// transport doesn't promise them, of the next run. As Inner of a Hierarchical, and for dense methods: `Adam<Native>`.
+/// The transport's own reduce-scatter and all-gather, for full-precision packets: those of MPI or NCCL, which know the machine.
+/// They choose the order of the sum. It gives equal bits on all ranks, but NOT the bits of other topologies, of other
+/// transports, or, if the transport doesn't promise that, of the next run. It can be the Inner of a Hierarchical, and it can be
+/// used in dense methods: `Adam<Native>`.
 ///
 /// Sends as many bytes per rank as the transport's collectives; at least 2 (W - 1) / W of n floats. Blocks are padded to the largest.
-/// The values that other topologies check in packet headers (step, hyper-parameters, values that are not finite) are checked when
-/// the means arrive.
+/// The values that other topologies check in packet headers (step, hyper-parameters, values that are not finite) are checked when the
+/// means arrive.
 struct Native {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
@@ -79,7 +80,7 @@ struct Native {
     bool reduced(Context& context, const M&, bool block) {
       if (!settled(*under_way_, block)) return false;
       inbox_.clear();
-      inbox_.watch(nullptr);  // a sum may be larger than any value allowed in a packet
+      inbox_.watch(nullptr);  // a sum may be larger than the values allowed in a packet
       inbox_.add(context.codec.compressor(), portion(rank_), own_.data(), context.first.shared);
       return true;
     }
@@ -100,7 +101,7 @@ struct Native {
 
     index_t most_spread_bytes(const Context& context) const { return (context.size - 1) * block_; }
     index_t most_bytes(const Context& context) const { return 2 * most_spread_bytes(context); }
-    /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
+    /// Returns the squared norm of the dense part of the mean, equal on all ranks. Waits for the device.
     double notes(E executor) {
       double sum = 0;
       for (std::size_t c = 0; c < plan_->chunks.size(); ++c)
@@ -126,7 +127,7 @@ struct Native {
       under_way_.emplace(context.channel.all_gather_in_place(blocks_.data(), block_));
     }
 
-    index_t block_;  // bytes, the same for all ranks
+    index_t block_;  // number of bytes, equal for all ranks
     buffer<std::byte, typename E::memory> blocks_,
         own_;  // packets of all chunks; the sum of this rank's chunk
     const Plan* plan_;

@@ -6,10 +6,10 @@
 
 namespace terse {
 
-/// Exchange between partners, both of which get the mean, the same bits on both: half the sum, which is the same in either
-/// order, while Mixing's x_i + (x_j - x_i) / 2 is rounded separately on each rank. A rank without a partner in a round gets its own
-/// message. For messages that are not compressed; keyed packets go through Mixing, which keeps the mean of all ranks. Sends one
-/// packet to the partner.
+/// Exchange between partners, both of which get the same mean, bit for bit: half the sum, which doesn't depend on the order.
+/// Mixing's x_i + (x_j - x_i) / 2, in contrast, is rounded separately on each rank. A rank without a partner in a round gets its
+/// own message. It is for messages that are not compressed; keyed packets go through Mixing, which keeps the mean of all ranks.
+/// Sends one packet to the partner.
 template <graph::PairGraph G>
 struct Pairing {
   static constexpr bool exact = false;

@@ -18,7 +18,7 @@ TERSE_NUMERICS_BEGIN
 /// The properties of a piece that a radial merge uses.
 struct RadialPiece {
   std::uint32_t segment;
-  std::uint32_t plain;  // 1: it has a plain mean
+  std::uint32_t plain;  // 1 for a plain mean
 };
 
 /// Adds a packet's norms to the totals, and computes the factor of each of its segments.
@@ -75,21 +75,20 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// The mean norm in the mean direction, averaged separately, segment by segment:
+/// The mean norm in the mean direction, averaged separately for each segment:
 ///
 ///     y = (sum_i w_i ||y_i|| / sum_i w_i) u / ||u||        u = sum_i w_i y_i / ||y_i||
 ///
 /// The mean of W messages with different directions is shorter than the messages, by sqrt(W) if they are orthogonal; this merge
-/// has their mean length. One message that is longer than others affects the length, not the direction. W
-/// equal messages yield that message, up to rounding. The result is 0 if all messages are 0, and if directions cancel out. If they
-/// nearly cancel, u is noise, which still gets the mean length. Segments that `Plain` names, such as embeddings, have the
+/// has their mean length. One message that is longer than the others affects the length, not the direction. If W messages are
+/// equal, the result is that message, up to rounding. The result is 0 if all messages are 0, and if directions cancel out. If they
+/// nearly cancel out, u is noise, which still gets the mean length. Segments that `Plain` names, such as embeddings, have the
 /// weighted mean:
 ///
 ///     DiLoCo<Adam<>, Gathered<Radial<Named<"embedding*">>>>{.topology = {.weight = &tokens}}
 ///
-/// Norms are those of decoded packets; norms below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once, two
-/// passes over it, three over the sum; 2 n floats. Sends as many bytes as AllGather. OverSenders is refused: packets are read one by
-/// one.
+/// Norms are those of decoded packets; norms below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once; two passes
+/// over it, three over the sum; 2 n floats. Sends as many bytes as AllGather. OverSenders is refused: packets are read one by one.
 ///
 /// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. Normalizing the mean direction to a
 /// length of 1 is our interpretation.

@@ -8,11 +8,11 @@
 
 namespace terse {
 
-/// Partial sums travel around the ring and are compressed again in each hop: in hop h rank r takes chunk r -
-/// h, adds its own message and error to the received sum, compresses the result and passes it to its successor. Each rank compresses
-/// each chunk once, so one error of n elements serves all hops. After W - 1 hops rank r owns chunk r + 1, whose packet
-/// then goes around the ring once more, unchanged. The mean is the decoded sum times 1 / W; sums are taken in the order of
-/// travel, also in full-precision rounds.
+/// Partial sums travel around the ring and are compressed again in each hop. In hop h rank r takes chunk r - h, adds its own message
+/// and error to the received sum, compresses the result and passes it to its successor. Each rank compresses each chunk once, so one
+/// error of n elements is enough for all hops. After W - 1 hops rank r owns chunk r + 1, whose packet then goes around the ring once
+/// more, unchanged. The mean is the decoded sum times 1 / W; the order of the sum is that of the hops, also in full-precision
+/// rounds.
 ///
 /// Sends per rank: 2 (W - 1) packets of a chunk, all to its successor, in 2 (W - 1) phases. Messages are evaluated in each
 /// hop, so their inputs must not change until the round has ended.
@@ -107,14 +107,14 @@ struct Ring {
       return most_bytes_behind(context, context.size - 1);
     }
 
-    /// Returns the squared norm of the dense part of the mean, the same on all ranks; packets may hold sums.
+    /// Returns the squared norm of the dense part of the mean, equal on all ranks; packets may contain sums.
     double notes(E executor) {
       const double ranks = weight_ < 1 ? spread_.size() : 1;
       return spread_.notes(executor) / (ranks * ranks);
     }
 
    private:
-    /// Returns the chunk `steps` before this rank's own number.
+    /// Returns the number of the chunk `steps` before this rank's own number.
     static int behind(const Context& context, int steps) {
       return (context.rank + 2 * context.size - steps) % context.size;
     }
@@ -145,7 +145,7 @@ struct Ring {
       pass(context, {after(context), out_, bytes, portion(context, c).bytes},
            {before(context), in_, next.bytes, next.variable}, Phase::reduce);
     }
-    /// Encodes chunk c's packet: a partial sum, or the packet to be spread.
+    /// Encodes the packet of chunk c: a partial sum, or the packet that is sent to all ranks.
     template <class In, class M>
     index_t encode(Context& context, In&& inbox, const M& message, int c, bool whole) {
       std::byte* packet = whole ? spread_.packet(c) : out_;
@@ -174,7 +174,7 @@ struct Ring {
     Receive receive_;
     std::optional<Channel::Ticket> under_way_;
     int hop_ = 0;
-    index_t sum_bytes_ = 0;  // of the packet that this rank spreads
+    index_t sum_bytes_ = 0;  // of the packet that this rank sends to all
     float weight_ = 1;       // of packets in the mean
   };
 };

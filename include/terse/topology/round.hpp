@@ -45,7 +45,7 @@ template <class View>
 concept ReceivesMeans = requires(View& view) {
   view.receive(index_t{}, true, 0.0F);
 };
-/// Returns a functor for verbs that passes a compressed element's sum to its consumer, past the error feedback.
+/// Returns a functor for verbs that passes a compressed element's sum to its consumer, without the error feedback.
 template <class Context, class F>
 auto delivery(Context& context, const F& consumer, float weight) {
   using View = decltype(context.codec.feedback());
@@ -95,7 +95,7 @@ void deliver_together(Context& context, std::span<const Portion* const> portions
   std::array<PlacedRange, most_packets> placed;
   const auto all = [&](auto range_of) {
     for (std::size_t k = 0; k < portions.size(); ++k) {
-      // Without {.range = ..., .packet = ...}: nvcc 13.0 loses these names in a generic lambda.
+      // Without {.range = ..., .packet = ...}, because nvcc 13.0 loses these names in a generic lambda.
       placed[k].range = range_of(*portions[k]);
       placed[k].packet = static_cast<int>(k);
     }
@@ -119,8 +119,8 @@ void deliver_together(Context& context, std::span<const Portion* const> portions
 
 }  // namespace detail
 
-/// Returns the note of a packet from `sender`, which `from`, if not -1, has forwarded: the squared norm of its full-precision part.
-/// Waits for the device. All three ranks are named as in errors; `rank` is this one.
+/// Returns the note in a packet from `sender`, which `from`, if not -1, has forwarded: the squared norm of its full-precision part.
+/// Waits for the device. All three ranks have their names in errors; `rank` is this one.
 template <class E>
 double note_of(E executor, const std::byte* packet, const Portion& portion, int sender, int from = -1,
                int rank = -1) {
@@ -147,7 +147,7 @@ class Spread {
         from_(from) {
     index_t bytes = 0;
     places_.resize(portions_.size());
-    // In this order in memory, too; to and from the successor first, see ScatterGather.
+    // In memory they are also in this order; to and from the successor first, see ScatterGather.
     for (int distance = 1; distance <= size; ++distance) {
       const int c = (rank + distance - shift + size) % size;
       places_[static_cast<std::size_t>(c)] =
@@ -191,7 +191,7 @@ class Spread {
   }
 
   /// Passes the elements of all packets to their consumer, on a device by kernels that process many packets. `inbox` must have room
-  /// for all.
+  /// for all packets.
   template <class Context, class C, class Consumer>
   void deliver(Context& context, Inbox<C>& inbox, float weight, const Consumer& consumer) {
     const auto add = [&](int c) {

@@ -56,7 +56,7 @@ struct IgnoreSum {
   TERSE_HD void operator()(const Piece&, index_t, bool, float) const {}
 };
 
-/// The names of a channel's ranks in errors: in a larger world, their ranks there.
+/// The names of a channel's ranks in errors: their numbers in a larger world.
 struct RankNames {
   int first = 0;   ///< name of rank 0
   int stride = 1;  ///< step from a rank's name to the next
@@ -65,7 +65,7 @@ struct RankNames {
 
 }  // namespace detail
 
-/// The parts that a round works with: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
+/// The parts that a round uses: the executor, the channel, the layout, the plan, this rank's codec, and the step's envelope.
 /// Channel, layout and envelope belong to the caller and may serve several rounds.
 template <Compressor C, ErrorFeedback F, Executor E>
 struct RoundContext {
@@ -75,16 +75,16 @@ struct RoundContext {
   E executor;
   Channel& channel;
   int rank, size;
-  RankNames names;  ///< names(rank) is a rank's name in errors: in a hierarchy its rank in the world
+  RankNames names;  ///< names(rank) is the name of a rank in errors: in a hierarchy its rank in the world
   F feedback;
   const Layout& layout;
   Plan plan;
   Codec<C, F, E> codec;
   std::byte* work = nullptr;  ///< as many bytes as the round requires, in the executor's memory
 
-  // Properties of the round under way.
+  // Properties of the round in progress.
   std::uint64_t step = 0;           ///< counts from 1
-  std::uint64_t check = 0;          ///< hash that all packets of this step must agree on
+  std::uint64_t check = 0;          ///< hash on which all packets of this step must agree
   float rate = 0;                   ///< learning rate, for error feedbacks that follow it
   Mask<typename E::memory> mask{};  ///< the elements that take part
   bool dense_only = false;          ///< the compressed part of the mean is not consumed
@@ -122,7 +122,7 @@ struct RoundContext {
     codec.start(rate);
   }
 
-  /// Marks every packet stamped from this point on if the values that this codec has encoded were not finite.
+  /// From now on, marks every stamped packet if the values that this codec has encoded were not finite.
   template <class Encoder>
   void note(Encoder& encoder) {
     envelope.note(executor, encoder);
@@ -145,7 +145,7 @@ struct RoundContext {
     return bytes;
   }
   /// Evaluates the message over `portion`, adds the sums of the packets in `inbox`, compresses the result with this rank's error, and
-  /// returns the bytes of the packet, unstamped: for topologies that compress partial sums.
+  /// returns the bytes of the packet, unstamped. It is for topologies that compress partial sums.
   template <class In, class M>
   index_t encode_sum(const Portion& portion, In&& inbox, const M& message, std::byte* packet) {
     const auto sum = detail::plus_arrived(message, inbox);
@@ -156,14 +156,14 @@ struct RoundContext {
     note(codec, portion, inbox);
     return bytes;
   }
-  /// Returns the bytes of a received packet, to be forwarded; waits for its header if its size is variable.
+  /// Returns the bytes of a received packet, to be forwarded; if its size varies, waits for its header.
   index_t bytes_of(const std::byte* packet, const Portion& portion) {
     if constexpr (Traits<C>::variable) {
       PacketHeader header;
       detail::await_messages(channel);
       fetch(executor, view<const std::byte, typename E::memory>(packet, sizeof header),
             view<std::byte>(reinterpret_cast<std::byte*>(&header), sizeof header));
-      // A device checks headers later, so the header may still be corrupt here.
+      // A device checks headers later, so the header may still be corrupt at this point.
       return std::clamp(static_cast<index_t>(header.length), portion.section_at, portion.bytes);
     } else {
       return portion.bytes;
@@ -183,18 +183,18 @@ struct RoundContext {
   }
   /// Returns the place for damage found by verbs that read packets, see Packets::damage. A single rank reads only its own packets.
   std::uint64_t* damage() { return size > 1 ? envelope.damage() : nullptr; }
-  /// Calls act(). On a device all its calls of stamp, or of accept, run as one kernel, see Envelope. No packet may be sent or
-  /// received within act().
+  /// Calls act(). On a device, all its calls of stamp, or of accept, run as one kernel, see Envelope. No packet may be sent
+  /// or received within act().
   template <class Act>
   void together(const Act& act) {
     envelope.together(executor, act);
   }
-  /// Adds an accepted packet, or this rank's own, to the inbox of a verb. Values that are not finite, without a flag of the
-  /// sender, count as 0 there, and are an error that names the phase and the sender, or the rank that
-  /// has forwarded the packet.
+  /// Adds an accepted packet, or this rank's own, to the inbox of a verb. There, values that are not finite, without a flag
+  /// of the sender, count as 0. They are an error that names the phase and the sender, or the rank that has forwarded the
+  /// packet.
   void add(Inbox<C>& inbox, const Portion& portion, const std::byte* packet, Phase phase, int sender,
            float weight = 1, int from = -1) {
-    // Values that are encoded again are noted by `note`, so the host looks for the cause only after that.
+    // For values that are encoded again, `note` records this, so the host looks for the cause only after that.
     inbox.watch(GridExecutor<E> || phase != Phase::reduce ? damage() : nullptr);
     inbox.add(codec.compressor(), portion, packet, first.shared, weight,
               detail::origin_of(phase, names(sender), name_of(from)));
@@ -202,7 +202,7 @@ struct RoundContext {
 
  private:
   int name_of(int from) const { return from < 0 ? from : names(from); }
-  /// Reads the packets once more to find the damaged one.
+  /// Reads the packets a second time to find the damaged one.
   TERSE_COLD void examine(const Portion& portion, Inbox<C>& inbox) {
     inbox.watch(damage());
     for_each(executor, portion.dense, NoMask{}, inbox.dense(), detail::IgnoreSum{});

@@ -8,12 +8,12 @@
 
 namespace terse {
 
-/// All-to-all of chunks; mean and second compression by each chunk's owner, with a separate error;
-/// all-gather. It is 1-bit Adam's topology, and for lossless packets the exact mean, summed in rank order.
+/// All-to-all of chunks; mean and second compression by each chunk's owner, with a separate error; all-gather. It is
+/// 1-bit Adam's topology, and for lossless packets the exact mean, summed in rank order.
 ///
-/// Sends per rank: its packets of the other W - 1 chunks, then its own chunk's packet to W - 1 peers; 2 (W -
-/// 1) messages. Two passes over n / W on the owner. State: the second error, n / W floats. Source: Tang et
-/// al., "1-bit Adam", ICML 2021, section 4 and Figure 3.
+/// Sends per rank: its packets of the other W - 1 chunks, then its own chunk's packet to W - 1 peers, which is 2 (W - 1)
+/// messages. Passes over n / W on the owner: one if the compressor codes while it measures (signs, PerBlock), otherwise
+/// two. State: the second error, n / W floats. Source: Tang et al., "1-bit Adam", ICML 2021, section 4 and Figure 3.
 struct ScatterGather {
   static constexpr bool exact = true;
   static constexpr bool recompresses = true;
@@ -30,7 +30,7 @@ struct ScatterGather {
           out_(static_cast<std::size_t>(context.size)),
           in_(static_cast<std::size_t>(context.size)) {
       // In the order of messages, so that messages of a batch are adjacent in memory. To the successor first: if all began
-      // with rank 0, they would queue for one rank after the other.
+      // with rank 0, they would wait in line for one rank after the other.
       std::byte* free = context.work;
       for (int distance = 1; distance <= context.size; ++distance) {
         const int peer = (context.rank + distance) % context.size;

@@ -8,8 +8,8 @@
 
 namespace terse {
 
-/// The second stage of a topology that recompresses: compresses sums or means of packets, with an error of its own over a portion. Made
-/// on the ranks that compress again, once, from the round's context.
+/// The second stage of a topology that recompresses: compresses sums or means of packets, with a separate error over a portion. It is
+/// made once, from the round's context, on the ranks that compress again.
 template <Compressor C, ErrorFeedback F, Executor E>
 class SecondStage {
   using Context = RoundContext<C, F, E>;
@@ -25,7 +25,7 @@ class SecondStage {
     codec_.start(context.rate);
   }
   /// Compresses `message`, such as MeanOf the packets in `inbox`, over the covered portion, and returns the bytes of the packet,
-  /// unstamped. Packets stamped afterwards carry a flag if a value was not finite.
+  /// unstamped. Packets that are stamped afterwards have a flag if a value was not finite.
   template <class In, class M>
   index_t encode(Context& context, const Portion& covered, In&& inbox, const M& message, std::byte* packet) {
     // The size of variable packets is counted on the host.
@@ -35,7 +35,7 @@ class SecondStage {
     context.note(codec_, covered, inbox);
     return bytes;
   }
-  /// Visits the error, as `second_` and its name; called by the Round's own walk(visit).
+  /// Visits the error, whose name begins with `second_`; the Round's own walk(visit) calls it.
   template <class Visit>
   void walk(Visit&& visit) {
     codec_.walk([&](const std::string& name, auto&&... rest) {

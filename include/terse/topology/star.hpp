@@ -10,9 +10,9 @@
 
 namespace terse {
 
-/// All ranks send to one, the center, which takes the mean in rank order, compresses it again with a separate error and
-/// sends it to all: a parameter server that is one of the ranks. For few ranks, and if one machine's link is faster than
-/// the others'.
+/// All ranks send to one rank, the center. It takes the mean in rank order, compresses it again with a separate error
+/// and sends it to all: a parameter server that is one of the ranks. It is for few ranks, and for machines of which one
+/// has a faster link than the others.
 ///
 /// Sends per rank: one packet of the whole range to the center, which sends one to each of W - 1 peers; two phases. The
 /// center decodes W packets. State: the second error, n floats on the center.
@@ -94,7 +94,7 @@ struct Star {
       return whole_.bytes * static_cast<index_t>(up_.size() + down_.size());
     }
 
-    /// Returns the squared norm of the dense part of the mean, the same on all ranks. Waits for the device.
+    /// Returns the squared norm of the dense part of the mean, equal on all ranks. Waits for the device.
     double notes(E executor) {
       return note_of(executor, mean_.data(), whole_, names_(center_), -1, names_(rank_));
     }

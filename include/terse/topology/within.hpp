@@ -9,18 +9,18 @@
 
 namespace terse {
 
-/// The inner level of a Hierarchical whose messages are compressed within nodes, too, as in ScatterGather:
+/// The inner level of a Hierarchical whose messages are also compressed within nodes, as in ScatterGather:
 ///
 ///     packets of C to the owners of a node's shares, which decode them and take their mean; the exchange between nodes;
 ///     packets of Back with the mean to all ranks of the node
 ///
 /// F is the error feedback of a rank's own messages under C: by default Residual, or NoErrorFeedback if C doesn't track. Back
-/// has no error feedback, since all nodes must read the same packets regardless of their history: it is lossless or unbiased.
-/// Segments that are not compressed travel in full precision.
+/// has no error feedback, since all nodes must read equal packets regardless of their history: it is lossless or unbiased.
+/// Segments that are not compressed are sent in full precision.
 ///
-/// State: F's state for n elements. Sends per rank, L ranks a node: (L - 1) / L of a packet of C and of one of Back. Source: Wang et
-/// al., "ZeRO++", 2023, section 3.3 (quantized all-to-all within nodes and between them); Jia et al., "SDP4Bit", NeurIPS 2024
-/// (8 bits within, 4 between).
+/// State: F's state for n elements. Sends per rank, if a node has L ranks: (L - 1) / L of a packet of C and of one of Back. Source:
+/// Wang et al., "ZeRO++", 2023, section 3.3 (quantized all-to-all within nodes and between them); Jia et al., "SDP4Bit", NeurIPS
+/// 2024 (8 bits within, 4 between).
 ///
 ///     Adam<Uniform<4>, Hierarchical<Within<Uniform<8>>, ScatterGather>>{.topology = {.ranks_per_node = 8}}
 template <Compressor C, ErrorFeedback F = std::conditional_t<Traits<C>::tracks, Residual, NoErrorFeedback>,
@@ -42,7 +42,7 @@ struct Within {
 
   C compressor{};      ///< the compressor of messages between ranks of a node
   F error_feedback{};  ///< handling of its compression error
-  Back back{};         ///< the compressor of the mean, on its way back
+  Back back{};         ///< the compressor of the mean, when it is sent back
 
   void check() const {
     detail::check_policy(compressor);

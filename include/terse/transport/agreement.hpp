@@ -22,10 +22,11 @@ struct Agreed {
   std::uint64_t value;
 };
 
-/// Function that adds text to the error of ranks that differ. Takes the values of all ranks, in rank order; may query ranks.
+/// Function that adds text to the error of ranks that differ. It takes the values of all ranks, in rank order, and may query
+/// ranks.
 using MoreToSay = std::function<std::string(const std::vector<std::uint64_t>& all)>;
 
-/// Returns the hash of this rank's fields. Throws mismatch_error if `all`, the values of all ranks, differ from them.
+/// Returns the hash of this rank's fields. Throws mismatch_error if the values of all ranks, `all`, differ from them.
 TERSE_COLD std::uint64_t compare_fields(std::span<const Agreed> fields, const std::vector<std::uint64_t>& all,
                                         int here, const MoreToSay& more);
 
@@ -64,7 +65,8 @@ struct SettingsHash {
   void operator()(const char* name, double value);
 };
 
-/// Throws mismatch_error if the numbers of hyper-parameters, or their values, on all ranks in rank order, differ from `mine`.
+/// Throws mismatch_error if the numbers of hyper-parameters, or their values, differ from `mine` on any rank; both lists are
+/// in rank order.
 void compare_counts(std::span<const std::uint64_t> all, const SettingsList& mine, const char* what, int rank);
 void compare_values(std::span<const double> all, const SettingsList& mine, const char* what, int rank);
 

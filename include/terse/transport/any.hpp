@@ -23,8 +23,9 @@ class Channel;
 /// Batches allocate nothing. Cost: one indirect call for each batch, for each query of its ticket, and for each packet
 /// of a mailbox.
 ///
-/// For device memory it may hold Nccl or ThroughHost, and makes only the promises that both of them keep: one channel for
-/// all messages, as if they were in a stream's order, and `synchronize()`, which returns at once if they are not.
+/// For device memory it may contain Nccl or ThroughHost, and makes only the promises that both of them keep: one channel
+/// for all messages, as if they were in a stream's order, and `synchronize()`. If they are not in a stream's order, it
+/// returns at once.
 template <class Memory>
 class AnyTransportOf {
   static constexpr bool on_host = std::same_as<Memory, terse::memory::host>;
@@ -32,7 +33,7 @@ class AnyTransportOf {
  public:
   using memory = Memory;
   using Ticket = detail::AnyTicket;
-  /// True for device memory: joint copies help ThroughHost more than alignment helps Nccl.
+  /// True for device memory: ThroughHost gains more from joint copies than Nccl from alignment.
   static constexpr bool joins_neighbors = !on_host;
 
   class Mailbox {
@@ -46,7 +47,8 @@ class AnyTransportOf {
     std::unique_ptr<detail::AnyMailbox> mailbox_;
   };
 
-  // T is checked inside: nvcc would evaluate a constraint for AnyTransportOf before that type is a transport.
+  // T is checked inside the function: nvcc would evaluate a constraint for AnyTransportOf before that type is a
+  // transport.
   template <class T>
   requires(!std::same_as<T, AnyTransportOf>) explicit AnyTransportOf(T transport)
       : inner_(std::make_unique<detail::Erased<T>>(std::move(transport))) {
@@ -58,7 +60,7 @@ class AnyTransportOf {
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     return inner_->exchange(sends, receives, phase);
   }
-  /// Gathers in the transport's own way: over Nodes not every rank can send to every other rank.
+  /// Gathers in the transport's own way: over Nodes some ranks can't send to each other.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     inner_->all_gather(mine, all, phase);
   }
@@ -74,9 +76,10 @@ class AnyTransportOf {
   AnyTransportOf split(int color, int key) { return AnyTransportOf(inner_->split(color, key)); }
   /// Makes a mailbox. Throws usage_error if the transport has none.
   Mailbox mailbox(index_t bytes) requires(on_host) { return Mailbox(inner_->mailbox(bytes)); }
-  /// Restarts deadlines, see SaysHere. Throws usage_error if the transport can't.
+  /// Restarts deadlines, see SaysHere. Throws usage_error if the transport can't do this.
   void here() { inner_->here(); }
-  /// Returns the stream, to compare with an executor's; equal to any stream if messages follow no stream's order.
+  /// Returns the stream, to compare with an executor's; it is equal to any stream if messages follow no stream's
+  /// order.
   detail::AnyStream stream() const requires(!on_host) { return inner_->stream(); }
   void synchronize() requires(!on_host) { inner_->synchronize(); }
 
@@ -86,7 +89,7 @@ class AnyTransportOf {
   std::unique_ptr<detail::ErasedTransport> inner_;
 };
 
-/// Any transport whose messages lie in host memory.
+/// Any transport whose messages are in host memory.
 using AnyTransport = AnyTransportOf<terse::memory::host>;
 
 }  // namespace terse

@@ -18,7 +18,7 @@
 
 namespace terse {
 
-/// A transport that gathers host bytes itself: `all` takes one block of `mine`'s size from each rank, in rank order.
+/// A transport that gathers host bytes by itself: `all` takes one block of `mine`'s size from each rank, in rank order.
 /// Blocking, collective. Required if its buffers are not in host memory, since `exchange` then can't carry host values.
 template <class T>
 concept GathersHostBytes = requires(T& transport, std::span<const std::byte> mine, std::span<std::byte> all) {
@@ -56,7 +56,7 @@ class HostGather {
   std::vector<Send> sends_;
   std::vector<Receive> receives_;
 };
-/// Gathers by the transport itself if it can, else by `exchange`.
+/// Gathers by the transport itself if it can, otherwise by `exchange`.
 template <Transport T>
 void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const std::byte> mine,
                        std::span<std::byte> all, Phase phase) {
@@ -66,8 +66,8 @@ void gather_host_bytes(T& transport, HostGather& by_exchange, std::span<const st
     by_exchange(transport, mine, all, phase);
 }
 
-/// Gather of a block of host bytes from each rank, each followed by 32 bits: its checksum xor the number of the call that
-/// its rank is in (`tag_of`).
+/// Gather of a block of host bytes from each rank, each followed by 32 bits: its checksum xor the number of the call in
+/// which its rank is (`tag_of`).
 class CheckedGather {
  public:
   using Sum = std::uint32_t;
@@ -100,9 +100,9 @@ class CheckedGather {
 
 }  // namespace detail
 
-/// A gather that shows every rank the value of every other, in rank order. Collective. Memory is taken at construction;
-/// calls allocate nothing. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum: damage on the way is a
-/// wire_error that names the rank, and the optimizer's `step` if one is given.
+/// A gather that shows every rank the value of every other rank, in rank order. Collective. Construction takes all
+/// memory; calls allocate nothing. Sends sizeof(Value) + 4 bytes to each peer, of which 4 are a checksum. Damage on the
+/// way is a wire_error that names the rank and, if one is given, the optimizer's `step`.
 template <class Value, Transport T>
 class Assembly {
   static_assert(std::is_trivially_copyable_v<Value>);
@@ -132,7 +132,7 @@ class Assembly {
 /// Returns after all ranks have called it.
 template <Transport T>
 void barrier(T& transport, Phase phase = Phase::barrier) {
-  // Without a checksum, since the byte carries no information.
+  // There is no checksum, since the byte carries no information.
   const std::byte mine{};
   std::vector<std::byte> all(static_cast<std::size_t>(transport.size()));
   detail::HostGather gather(transport.size());
@@ -141,7 +141,8 @@ void barrier(T& transport, Phase phase = Phase::barrier) {
 
 namespace detail {
 
-/// Waits for stream-ordered messages with a deadline; call before synchronizing the stream, which has no deadline.
+/// Waits for stream-ordered messages with a deadline; call it before synchronizing the stream, which has no
+/// deadline.
 template <class T>
 void await_messages(T& channel) {
   if constexpr (in_stream_order<T>) channel.synchronize();

@@ -25,7 +25,7 @@ TERSE_CORE void CheckedGather::refuse(int peer, Phase phase, std::uint32_t tag, 
 TERSE_CORE std::span<const std::byte> CheckedGather::put(std::span<const std::byte> mine, int rank,
                                                          int ranks) {
   const std::size_t bytes = mine.size(), block = bytes + sizeof(Sum);
-  // Zeroed, so that a message shorter than its place leaves no earlier block there.
+  // Zeroed, so that after a message that is too short no earlier block remains.
   blocks_.assign(static_cast<std::size_t>(ranks) * block, std::byte{});
   std::byte* const own = blocks_.data() + static_cast<std::size_t>(rank) * block;
   const Sum sum = sum_of(mine) ^ tag_of(Call::current().verb);

@@ -8,7 +8,7 @@
 namespace terse::detail {
 
 /// Pause between polls of a loop that waits for other ranks: it yields for 50 us, then sleeps for 20 us and later up to
-/// 100 us. Many ranks that poll all the time would keep the locks of drivers from ranks that work.
+/// 100 us. If many ranks polled all the time, they would keep the locks of drivers from ranks that work.
 class Backoff {
   using Clock = std::chrono::steady_clock;
 

@@ -31,13 +31,13 @@ namespace terse {
 ///     c10d::ProcessGroup                              made by torch.distributed.init_process_group("gloo")
 ///     terse::C10d transport(group);                   collective: all ranks of the group make theirs in the same order, on one thread
 ///
-/// All channels share the group's connections, and are distinguished by tags from 2^24 on, which no other code may use in
-/// this group. The group's own collectives may run at the same time.
+/// All channels share the group's connections. Their messages have tags from 2^24 on, which no other code may use in this
+/// group. The group's own collectives may run at the same time.
 ///
 /// Gloo's messages can't be polled: `wait` is Gloo's, and a ticket's first `ready()` gives the batch to a thread that waits
-/// for it. A wait that outlasts the deadline throws peer_error. Unless `ready()` was called before, it also closes the
-/// connections of the whole group, PyTorch's own included; a process that ends closes them at once. A message that is
-/// longer than its room ends the receiver's process. Each message costs some allocations in LibTorch.
+/// for it. A wait that takes longer than the deadline throws peer_error. Unless `ready()` was called before, it also closes
+/// the connections of the whole group, including those of PyTorch itself; a process that ends closes them at once. A
+/// message that is longer than its room ends the receiver's process. Each message costs some allocations in LibTorch.
 class C10d {
 #if TORCH_VERSION_MAJOR >= 2
   using Group = c10d::Backend;
@@ -305,15 +305,15 @@ class C10d {
     return root;
   }
   static at::Tensor bytes_at(std::byte* data, index_t bytes) {
-    static std::byte nothing{};  // an empty tensor needs an address, too
+    static std::byte nothing{};  // even an empty tensor needs an address
     return at::from_blob(bytes == 0 ? &nothing : data, {bytes}, at::kByte);
   }
   static std::string first_line(const std::exception& failure) {
     const std::string text = failure.what();
     return text.substr(0, text.find('\n'));
   }
-  /// Abandons a batch's messages; Gloo then neither reads nor writes their buffers. Data that arrives for them stays on its
-  /// connection and blocks everything after it there; peers' deadlines end those waits.
+  /// Abandons a batch's messages; after that Gloo neither reads nor writes their buffers. Data that arrives for them stays
+  /// on its connection and blocks all later data there; peers' deadlines end those waits.
   static void abandon(Batch& batch) noexcept {
     if (batch.watched) {
       for (const Message& message : batch.messages) message.work->abort();

@@ -8,7 +8,7 @@
 
 namespace terse::detail {
 
-/// Calls of the library in which ranks wait for each other. Their numbers travel: append new ones.
+/// Calls of the library in which ranks wait for each other. Their numbers are sent to other ranks: append new ones.
 enum class Verb : std::uint8_t {
   none,
   step,
@@ -40,8 +40,8 @@ enum class Verb : std::uint8_t {
 const char* name(Verb verb);
 
 /// Returns the number by which the ranks of an agreement check that they are in the same call. A step and its beginning
-/// share one, since one rank may send in `begin` the message that another rank, without `begin`, sends in `step`.
-/// Different numbers differ in half of their bits.
+/// have one number, since one rank may send in `begin` the message that another rank, without `begin`, sends in `step`.
+/// Two different numbers differ in half of their bits.
 constexpr std::uint32_t tag_of(Verb verb) {
   return (verb == Verb::begin ? static_cast<std::uint32_t>(Verb::step) : static_cast<std::uint32_t>(verb)) *
          0x9E3779B1U;
@@ -56,8 +56,8 @@ struct CallName {
   bool meets(const CallName& other) const { return tag_of(verb) == tag_of(other.verb) && step == other.step; }
 };
 
-/// The call of the library that a thread is in, for the errors of waits. Of nested calls the outermost one counts, since a
-/// save gathers and a mean splits. Transports read it directly, so that no function has to pass it.
+/// The call of the library in which a thread is, for the errors of waits. If calls are nested, the outermost one counts,
+/// since a save gathers and a mean splits. Transports read it directly, so that no function has to pass it.
 class Call {
  public:
   explicit Call(Verb verb, std::uint64_t step = 0) : outer_(current_) {
@@ -77,10 +77,10 @@ class Call {
 
 /// Returns the name of a call for error texts.
 TERSE_COLD std::string text_of(const CallName& call);
-/// Returns the phase and the call that a rank waits in, for error texts.
+/// Returns the phase and the call in which a rank waits, for error texts.
 TERSE_COLD std::string place_of(Phase phase, const CallName& call);
 
-/// Advice for ranks that may wait for each other.
+/// Advice for ranks that may be waiting for each other.
 inline constexpr const char* same_calls =
     "all ranks make the same calls in the same order (optimizers, steps, checkpoints, means)";
 

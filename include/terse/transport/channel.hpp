@@ -23,10 +23,11 @@ inline constexpr bool is_any_transport<AnyTransportOf<Memory>> = true;
 }  // namespace detail
 
 /// An optimizer's transport: one type for all transports and memories, which topologies, exchanges and recipes use. It is a
-/// transport itself, and counts the bytes that its rank sends. Cost: that of AnyTransport, which it doesn't wrap again.
+/// transport itself, and counts the bytes that its rank sends. Cost: that of AnyTransport; it does not wrap an AnyTransport
+/// a second time.
 class Channel {
  public:
-  /// Packets lie in the memory of the executor.
+  /// Packets are in the memory of the executor.
   using memory = void;
   using Ticket = detail::AnyTicket;
 

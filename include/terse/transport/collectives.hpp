@@ -19,8 +19,8 @@
 #include "terse/transport/levels.hpp"
 
 // Collectives for the program around its training: equal parameters on all ranks, a mean of losses, one value of each rank.
-// All ranks make the same calls. The calls allocate memory; an optimizer's step has its own rounds. Their messages are of
-// Phase::setup.
+// All ranks make equal calls. The calls allocate memory; an optimizer's step uses its own rounds instead. Their messages
+// are of Phase::setup.
 //
 // Values are a container in host memory or a terse::view in the transport's memory, of equal size on all ranks; otherwise
 // all ranks throw mismatch_error before anything has moved. An argument that is not a container is a single value, and is
@@ -215,7 +215,7 @@ void broadcast_within(T& transport, view<V, Space> values, int root) {
   parts.exchange(transport);
   if (!whole) spread_shares(transport, values, root);
 }
-/// Replaces the values by their mean over ranks, with the same sums over one level and over two.
+/// Replaces the values by their mean over ranks, with equal sums over one level and over two.
 template <Transport T, class V>
 void mean_within(T& transport, view<V> values) {
   const buffer<V> theirs = deal_columns(transport, view<const V>(values), 1);
@@ -235,7 +235,7 @@ void mean_within(Inside& inside, Across& across, view<V> values) {
 }  // namespace detail
 
 /// Copies rank `root`'s values to all ranks. Each rank moves at most twice the bytes of the values, for any number of
-/// ranks: the root sends each rank a share, which all then pass on. Up to 4 KiB come from the root in one message each.
+/// ranks: the root sends each rank a share, which this rank then passes on. Up to 4 KiB are one message to each.
 template <Transport T, class Values>
 requires detail::Elements<Values>
 void broadcast(T& transport, Values&& given, int root = 0) {

@@ -32,7 +32,7 @@ struct Send {
   index_t bytes = 0;                ///< number of bytes
   index_t room = 0;                 ///< bytes that the peer has made room for; 0: `bytes`
 };
-/// A message from rank `peer` into `data`: of exactly `bytes` bytes or, with `up_to`, of at most `bytes` bytes. Bytes that
+/// A message from rank `peer` into `data`: of exactly `bytes` bytes or, if `up_to`, of at most `bytes` bytes. Bytes that
 /// are not sent stay unchanged.
 struct Receive {
   int peer = 0;               ///< sender
@@ -41,8 +41,9 @@ struct Receive {
   bool up_to = false;         ///< true: the message may be shorter
 };
 
-/// A batch in flight, returned by `Transport::exchange`. Move-only. The buffers and the lists of the batch stay in
-/// place until `ready()` has returned true or `wait()` has returned. Destroying the ticket earlier abandons the batch.
+/// A batch in flight, returned by `Transport::exchange`. Move-only. The buffers and the lists of the batch must stay
+/// in place until `ready()` has returned true or `wait()` has returned. Destroying the ticket earlier abandons the
+/// batch.
 template <class T>
 concept Ticket =
     std::movable<T> && !std::copyable<T> && requires(T & ticket, std::chrono::milliseconds deadline) {
@@ -106,7 +107,7 @@ inline constexpr bool in_stream_order = requires(T& transport) {
 
 }  // namespace detail
 
-/// A transport of two levels, see Nodes: the ranks of a node, and the ranks with the same number on all nodes. Each level
+/// A transport of two levels, see Nodes: the ranks of a node, and the ranks with equal numbers on all nodes. Each level
 /// is a reference or, from decorators, a channel that the call makes.
 template <class T>
 concept HasLevels = requires(T& transport) {
@@ -116,7 +117,7 @@ concept HasLevels = requires(T& transport) {
 };
 
 /// A transport with its own collectives for equal blocks, one block for each rank. Their tickets are those of its
-/// batches, and a wait for them has the same deadline.
+/// batches, and a wait for them has the deadline of other waits.
 ///
 ///     reduce_scatter(blocks, own, count)       own[k] = the sum over ranks of their blocks[rank * count + k], floats, in an
 ///                                              order that the transport chooses

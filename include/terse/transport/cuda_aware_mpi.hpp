@@ -13,8 +13,9 @@
 
 namespace terse {
 
-/// Mpi for messages in an executor's memory, if the MPI library reads and writes device memory itself. Saves the copies
-/// of ThroughHost<Mpi, E>. The host still waits for the executor's stream before each batch, and for MPI after it.
+/// Mpi for messages in an executor's memory, if the MPI library reads and writes device memory itself. It avoids the
+/// copies of ThroughHost<Mpi, E>. The host still waits for the executor's stream before each batch, and for MPI after
+/// it.
 template <Executor E>
 class CudaAwareMpi {
  public:
@@ -46,7 +47,7 @@ class CudaAwareMpi {
     if (!sends.empty() || !receives.empty()) executor_.synchronize();
     return inner_->exchange(sends, receives, phase);
   }
-  /// Gathers host bytes, for set-up and agreement.
+  /// Gathers host bytes, for construction and agreement.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     gather_(*inner_, mine, all, phase);
   }

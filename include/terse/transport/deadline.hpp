@@ -9,14 +9,14 @@
 
 namespace terse {
 
-/// Longest time that a wait may take, from a duration of any unit. More than a year counts as a year: clocks, and the
-/// conversion from hours or seconds to milliseconds, would overflow.
+/// Longest time that a wait may take, from a duration of any unit. More than a year counts as a year, because clocks,
+/// and the conversion from hours or seconds to milliseconds, would overflow.
 class Deadline {
  public:
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
 
   template <class Count, class Unit>
-  constexpr Deadline(std::chrono::duration<Count, Unit> time)  // NOLINT: stands where a duration does
+  constexpr Deadline(std::chrono::duration<Count, Unit> time)  // NOLINT: used in place of a duration
       : milliseconds_(in_range(time)) {}
   constexpr operator std::chrono::milliseconds() const { return milliseconds_; }  // NOLINT: and is one
 
@@ -47,7 +47,7 @@ inline std::chrono::milliseconds time_left(Deadline deadline) {
   return std::max(std::chrono::milliseconds(deadline), std::chrono::milliseconds(0));
 }
 
-/// Returns the error text for a deadline of 0 or less, which no wait could keep.
+/// Returns the error text for a deadline of 0 or less, which no wait could meet.
 TERSE_COLD std::string deadline_fault(Deadline deadline);
 
 /// Returns the deadline of a transport's waits. Throws usage_error if it is 0 or less.

@@ -30,9 +30,8 @@ struct Link {
 namespace detail {
 
 /// Upper bound, on this process's steady clock, of times on another process's clock. A message can't be seen before it
-/// is sent, so each message bounds the difference of the two clocks, and the tightest bound counts. The bound widens
-/// with the time since, because two clocks drift by less than 1 part in 1024 (Linux slews one by 500 ppm at most). All
-/// in nanoseconds.
+/// is sent, so each message bounds the difference of the two clocks; the tightest bound is used. The bound widens with
+/// the time since then: two clocks drift by less than 1 part in 1024 (Linux: 500 ppm each). All in nanoseconds.
 class RemoteClock {
  public:
   /// Records a message that was sent at `sent` on the other clock and seen at `seen` on this one.
@@ -77,7 +76,7 @@ class SharedLink {
     return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
   }
 
-  /// Sends a message after those before it have left, and returns its stamp.
+  /// Sends a message after the previous ones have left, and returns its stamp.
   Stamp send(index_t bytes) {
     const std::lock_guard lock(mutex_);
     const std::int64_t posted = now(), begin = std::max(posted, out_free_);
@@ -85,7 +84,7 @@ class SharedLink {
     const std::int64_t latency = link_.latency.count();
     return {process(), rank_, posted, begin + latency, out_free_ + latency, bytes};
   }
-  /// Returns the time at which the messages sent so far have left.
+  /// Returns the time at which all messages so far have left.
   std::int64_t sent() const {
     const std::lock_guard lock(mutex_);
     return out_free_;
@@ -103,14 +102,14 @@ class SharedLink {
     stamp.first = clock.here(stamp.first);
     stamp.last = clock.here(stamp.last);
   }
-  /// Receives a message after those before it. Returns the arrival time of its last byte.
+  /// Receives a message after the previous ones. Returns the arrival time of its last byte.
   std::int64_t receive(const Stamp& stamp) {
     const std::lock_guard lock(mutex_);
     return in_free_ = std::max(stamp.last, std::max(stamp.first, in_free_) + duration(stamp.bytes));
   }
 
  private:
-  /// Returns a token of this process, whose ranks share a clock. Ranks of one machine mostly do, too, without a guarantee.
+  /// Returns a token of this process, whose ranks share a clock. Ranks of one machine usually share it, too.
   static std::int64_t process() {
     static const std::int64_t token = [] {
       std::random_device draw;
@@ -138,29 +137,26 @@ class SharedLink {
 ///                                              {.latency = 1ms, .bytes_per_second = 1e8});
 ///
 /// A message of b bytes takes latency + b / bytes_per_second after it was posted. Each direction of a link carries one
-/// message at a time, over all channels of the rank; both directions work at once:
-///
+/// message at a time, over all channels of the rank; both directions work at the same time:
 ///     out, the sender's:   begin = max(posted, end of the last one)    end = begin + b / bytes_per_second
 ///     in, the receiver's:  arrival = max(end + latency, max(begin + latency, last arrival) + b / bytes_per_second)
 ///
-/// The latency is the sender's. The messages of a batch leave in the order of (peer - rank) mod size, which makes an
-/// all-to-all free of collisions. A batch is ready when its sends have left and its receives have arrived. The network
-/// between two links carries everything at once.
-///
-/// Inaccuracies, all of them towards slower:
+/// The latency is the sender's. The messages of a batch leave in the order of (peer - rank) mod size, so that an
+/// all-to-all has no collisions. A batch is ready when its sends have left and its receives have arrived. Between two
+/// links, the network carries all messages at once. There are three inaccuracies; each makes it slower:
 ///  - incoming messages queue in the order in which `ready` and `wait` find their batches complete, not in that of
 ///    their arrival. Within a batch the order is right;
 ///  - ranks of one process read one clock. Between processes the receiver knows the sender's clock only as well as
-///    the fastest message so far allows, see detail::RemoteClock; the first message counts from when it is seen.
+///    the fastest message so far allows, see detail::RemoteClock; the first message counts from the time it is seen.
 ///
-/// The inner transport's own time is not added: a batch takes the longer of the two. If the inner transport moves
-/// messages only inside calls of this rank and its peers, a batch is found complete only in calls, as without Delayed.
-/// Not modelled: headers and congestion of a network, and `split`, whose messages are free.
+/// The inner transport's own time is not added: a batch takes the longer of the two times. If the inner transport
+/// moves messages only inside calls of this rank and its peers, a batch is found complete only in calls, as without
+/// Delayed. Not modelled: headers and congestion of a network, and `split`, whose messages take no time.
 ///
 /// Each batch comes with a second one, 48 bytes to each of its peers on a separate channel, which tells the receivers
 /// when its messages have left. A Metered outside of Delayed doesn't see it; one inside does. Construction is
 /// collective, since it splits the inner transport. It throws usage_error for a negative latency or less than 1 byte
-/// per second. Ranks may have different links. A rank that waits for the model sleeps.
+/// per second. Ranks may have different links. A rank that waits because of the model sleeps.
 template <Transport Inner>
 class Delayed {
   static_assert(std::is_same_v<typename Inner::memory, terse::memory::host> && !HasLevels<Inner>,
@@ -174,9 +170,8 @@ class Delayed {
     std::vector<Send> sends;
     std::vector<Receive> receives;
     std::vector<std::size_t> order;
-    std::int64_t due =
-        0;          // when all sends have left, and once they are known, when all receives have arrived
-    int last = -1;  // rank whose message is the last one
+    std::int64_t due = 0;  // time when all sends have left and, if known, all receives have arrived
+    int last = -1;         // rank whose message is the last one
     Phase phase = Phase::setup;
     bool used = false;
   };
@@ -202,11 +197,11 @@ class Delayed {
     }
     ~Ticket() { finish(); }
 
-    /// Checks whether the batch is done. Never waits. Throws as the inner ticket does, and nothing for a slow message.
+    /// Checks whether the batch is done. Never waits. A slow message is no error. Throws as the inner ticket.
     bool ready() {
       if (batch_ == nullptr) return true;
       if (!arrived_) {
-        // Both are asked, so that both make progress.
+        // Both are called, so that both make progress.
         const bool message = inner_.ready(), stamp = stamps_.ready();
         if (!message || !stamp) return false;
         arrive();
@@ -247,7 +242,7 @@ class Delayed {
                          batch.last, link_->rank());
     }
 
-    /// See KnowsAwaited: of messages that the inner transport has not brought yet.
+    /// See KnowsAwaited; only for messages that the inner transport has not yet brought.
     int awaited() requires KnowsAwaited<InnerTicket> {
       return batch_ == nullptr || arrived_ ? -1 : inner_.awaited();
     }
@@ -257,7 +252,7 @@ class Delayed {
     Ticket(InnerTicket inner, InnerTicket stamps, detail::SharedLink* link, Batch* batch)
         : inner_(std::move(inner)), stamps_(std::move(stamps)), link_(link), batch_(batch) {}
 
-    /// Computes the arrival time of a batch that is complete; the batch is done only then.
+    /// Computes the arrival time of a complete batch; the batch is done only then.
     void arrive() {
       const std::int64_t seen = detail::SharedLink::now();
       std::vector<Stamp>& in = batch_->in;
@@ -308,7 +303,7 @@ class Delayed {
   /// Waits for messages that the inner transport has enqueued.
   void synchronize() requires requires(Inner& inner) { inner.synchronize(); }
   { inner_.synchronize(); }
-  // No all_gather, though the inner transport may have one: gathers go by `exchange` and take their time.
+  // No all_gather, even if the inner transport has one: gathers go by `exchange` and take their time.
 
   void here() requires SaysHere<Inner> { inner_.here(); }
   /// Makes a channel. All channels of a rank share its link.

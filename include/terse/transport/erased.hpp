@@ -21,7 +21,7 @@
 
 namespace terse::detail {
 
-/// A batch in flight of any transport, in a place that serves one batch after another.
+/// A batch in flight of any transport, in a place that is reused for one batch after another.
 struct ErasedBatch {
   virtual ~ErasedBatch() = default;
   virtual bool ready() = 0;
@@ -43,7 +43,8 @@ struct ErasedBatchOf final : ErasedBatch {
   std::optional<K> ticket;
 };
 
-/// Ticket of a type-erased transport's batch. Returns the batch's place when the batch is done, even if the ticket is kept.
+/// Ticket of a type-erased transport's batch. Returns the batch's place for reuse when the batch is done, even if the
+/// ticket is kept.
 class AnyTicket {
  public:
   explicit AnyTicket(std::shared_ptr<ErasedBatch> batch) : batch_(std::move(batch)) {}
@@ -79,7 +80,7 @@ class AnyTicket {
   std::shared_ptr<ErasedBatch> batch_;
 };
 
-/// Places of batches. They allocate nothing for two batches in flight, nor for as many as there once have been.
+/// Places of batches. They allocate nothing for two batches in flight, nor for as many as were in flight before.
 template <Ticket K>
 class Batches {
  public:

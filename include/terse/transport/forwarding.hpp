@@ -14,8 +14,9 @@
 
 namespace terse {
 
-/// Traffic of one call on this rank. A collective counts as a message to and one from each peer, the least that any
-/// algorithm needs. A message that may be shorter counts as received with its full room.
+/// Traffic of one call on this rank. A collective counts as a message to each peer and one from each peer, the
+/// minimum that any algorithm needs. A message that may be shorter than its room counts as received with its full
+/// room.
 struct Load {
   std::uint64_t bytes_sent = 0;         ///< by this rank, over all peers
   std::uint64_t bytes_received = 0;     ///< by this rank, over all peers
@@ -42,9 +43,9 @@ struct Load {
   }
 };
 
-/// Base of decorators: a transport around another one, which has all abilities of the inner transport and no more. All
-/// calls that move bytes or wait go through `carry`, which `Derived` may replace. `Derived` also has `around`, which goes
-/// around another transport, so that channels and levels are decorated, too:
+/// Base of decorators: a transport around another one, which has exactly the abilities of the inner transport. All calls
+/// that move bytes or wait go through `carry`, which `Derived` may replace. `Derived` also has `around`, which wraps
+/// another transport, so that channels and levels are also decorated:
 ///
 ///     template <class Call> auto carry(Phase phase, const Load& load, const Call& call)     returns call(), which is a ticket
 ///                                                                                           of Inner or void

@@ -20,7 +20,7 @@ int node_size([[maybe_unused]] const T& transport) {
   else
     return 0;
 }
-/// True for transports that may have two levels; AnyTransport knows only at run time.
+/// True for transports that may have two levels; AnyTransport knows this only at run time.
 template <class T>
 inline constexpr bool may_have_levels = requires(const T& transport) {
   { transport.ranks_per_node() } -> std::same_as<int>;
@@ -43,7 +43,7 @@ auto inside_of(T& channel, [[maybe_unused]] int width) {
   else
     return channel.split(channel.rank() / width, channel.rank() % width);
 }
-/// Returns the channel of the ranks with the same number on all nodes.
+/// Returns the channel of the ranks with equal numbers on all nodes.
 template <Transport T>
 auto across_of(T& channel, [[maybe_unused]] int width) {
   if constexpr (HasLevels<T>)

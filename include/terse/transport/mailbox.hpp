@@ -11,15 +11,16 @@
 
 namespace terse {
 
-/// One packet of each rank, which other ranks read at any time without that rank's help. Made by
+/// One packet of each rank, which other ranks can read at any time without that rank's help. It is made by
 /// `transport.mailbox(bytes)`, collective, with packets of `bytes` bytes on all ranks.
 ///
 ///     publish(packet)         replaces this rank's packet
 ///     fetch(peer, place)      copies the last packet that rank `peer` has published and returns its version, the number
 ///                             of packets published so far; 0: it has published none, and `place` stays unchanged
 ///
-/// A packet is never torn: fetch copies one whole packet. Neither call waits longer than a copy of a packet takes. One
-/// thread at a time uses a rank's end. Both calls throw usage_error for other sizes and for ranks that don't exist.
+/// A packet is never torn: fetch copies one whole packet. Neither call waits longer than a copy of a packet takes. A
+/// rank's end may be used by one thread at a time. Both calls throw usage_error for other sizes and for ranks that
+/// don't exist.
 template <class B>
 concept Mailbox =
     std::movable<B> && !std::copyable<B> &&
@@ -36,7 +37,7 @@ concept HasMailbox = requires(T& transport, index_t bytes) {
 
 namespace detail {
 
-/// Throws usage_error unless all ranks ask for packets of the same size. Collective.
+/// Throws usage_error unless all ranks request packets of one size. Collective.
 template <Transport T>
 void agree_on_packet(T& transport, index_t bytes) {
   Assembly<index_t, T> everyone(transport);

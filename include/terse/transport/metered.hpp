@@ -30,8 +30,8 @@ struct Traffic {
 
 namespace detail {
 
-/// A mailbox of Metered. A fetched packet counts as one message received, in phase `spread`; publishing sends nothing.
-/// The time of both calls counts.
+/// A mailbox of Metered. A fetched packet counts as one message received, in phase `spread`; a published packet does
+/// not count. The time of both calls counts.
 template <Mailbox Inner>
 class MeteredMailbox {
  public:

@@ -26,12 +26,12 @@
 namespace terse {
 
 /// A transport whose ranks are processes of an MPI job, over Boost.MPI. Messages of any size; those longer than
-/// `chunk_bytes` travel in chunks, since MPI counts with 32 bits. Boost.MPI owns the environment and the communicators;
-/// sends and receives are raw MPI, because a boost::mpi::request allocates each time and a step must not.
+/// `chunk_bytes` are sent in chunks, since MPI counts with 32 bits. Boost.MPI owns the environment and the
+/// communicators; sends and receives are raw MPI, because a boost::mpi::request allocates each time.
 ///
-/// A wait that outlasts the deadline throws peer_error that names the first missing peer. MPI can't recover from that, so
-/// let `Mpi::run` end the job. Deadlines hold for channels, mailboxes and the end, too: MPI's own calls for them start
-/// after all ranks have reported there, and a Watchdog ends the process if a rank stops within such a call.
+/// A wait that takes longer than the deadline throws peer_error, which names the first missing peer. MPI can't recover
+/// from that, so let `Mpi::run` end the job. Deadlines also hold for channels, mailboxes and the end: MPI's own calls for
+/// them start after all ranks have reported there, and a Watchdog ends the process if a rank stops within such a call.
 template <index_t ChunkBytes>
 class BasicMpi {
   /// State of a batch in flight; recycled, so that steady traffic allocates nothing.
@@ -76,7 +76,7 @@ class BasicMpi {
       batch_ = nullptr;
       return true;
     }
-    /// Returns the first peer whose message has not arrived or not left; -1: there is none, or a collective waits for all.
+    /// Returns the first peer whose message has not arrived or not left; -1 if there is none, or in a collective.
     int awaited() {
       if (batch_ == nullptr) return -1;
       for (std::size_t k = 0; k < batch_->requests.size(); ++k) {
@@ -96,7 +96,7 @@ class BasicMpi {
       auto until = detail::time_after(deadline);
       for (int polls = 0; !ready(); ++polls) {
         if (polls < 100) continue;
-        // Ranks may outnumber cores, and the kernel moves their messages: a waiting rank frees its core for longer and longer.
+        // Ranks may outnumber cores, and the kernel moves their messages: a waiting rank sleeps for longer and longer.
         if (polls < 1000)
           std::this_thread::yield();
         else
@@ -121,7 +121,7 @@ class BasicMpi {
         missing = done == 0;
         if (missing) peer = batch_->peers[k];
       }
-      if (!missing) return;  // all came in at the last moment
+      if (!missing) return;  // all arrived at the last moment
       const std::string whom = peer < 0 ? "one or more of " + std::to_string(end_->size()) + " ranks"
                                         : "rank " + std::to_string(peer);
       throw peer_error("waited " + std::to_string(deadline.count()) + " ms for " + whom + " in " +
@@ -129,8 +129,8 @@ class BasicMpi {
                            ": late, or in another call; " + detail::same_calls,
                        peer, end_->rank());
     }
-    /// Abandons the batch and cancels what can be cancelled; MPI may still use the buffers. The communicator stays: MPI would
-    /// give its number to another one, which would get messages that peers may still send to this one.
+    /// Abandons the batch and cancels what can be cancelled; MPI may still use the buffers. The communicator is kept: MPI
+    /// would give its number to another one, which would get messages that peers may still send to this one.
     void abandon() noexcept {
       (void)new boost::mpi::communicator(end_->communicator_);
       bool whole = true;
@@ -151,8 +151,8 @@ class BasicMpi {
     Batch* batch_;
   };
 
-  /// Makes a separate channel from `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator` ranks
-  /// meet under the tag that Boost.MPI keeps for its collectives.
+  /// Makes a separate channel from `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator`,
+  /// ranks meet under the tag that Boost.MPI keeps for its collectives.
   explicit BasicMpi(const boost::mpi::communicator& communicator = boost::mpi::communicator(),
                     Deadline deadline = std::chrono::seconds(60))
       : BasicMpi(guest(communicator, detail::positive(deadline, communicator.rank()))
@@ -175,7 +175,7 @@ class BasicMpi {
         check("MPI_Irecv", MPI_Irecv(receive.data + at, count(receive.bytes - at), MPI_BYTE, receive.peer,
                                      tag_, communicator_, &request));
       }
-    // As many chunks as the receiver has posted, with empty ones after the last byte.
+    // Has as many chunks as the receiver has posted, with empty ones after the last byte.
     for (const Send& send : sends)
       for (index_t at = 0; at == 0 || at < std::max(send.bytes, send.room); at += chunk_bytes) {
         MPI_Request& request = add(batch, send.peer);
@@ -186,8 +186,8 @@ class BasicMpi {
     return Ticket(this, &batch);
   }
 
-  /// Starts MPI's own reduce-scatter and all-gather, see ReducesNatively. Beyond `chunk_bytes` elements in all they become a
-  /// reduction to each rank and a broadcast from each, in parts, since MPI counts with 32 bits.
+  /// Starts MPI's own reduce-scatter and all-gather, see ReducesNatively. Above `chunk_bytes` elements in total they become
+  /// a reduction to each rank and a broadcast from each, in parts, since MPI counts with 32 bits.
   [[nodiscard]] Ticket reduce_scatter(const float* blocks, float* own, index_t count) {
     return collective(
         Phase::reduce, count,
@@ -227,7 +227,7 @@ class BasicMpi {
     here.signs_ = signs_;
     Assembly<std::array<int, 2>, BasicMpi> everyone(here);
     everyone(here, mine, Phase::setup);
-    // A rank that passes this gather, too, knows that no rank has given up at the first, and that all are about to call MPI.
+    // A rank that also passes this gather knows that no rank has given up at the first one: all are about to call MPI.
     const auto all = everyone(here, mine, Phase::setup);
     const bool as_here = std::is_sorted(all.begin(), all.end()) && all.front()[0] == all.back()[0];
     BasicMpi channel(as_here ? duplicate() : part(color, key), deadline_, 0);
@@ -236,8 +236,8 @@ class BasicMpi {
     return channel;
   }
 
-  /// Makes a mailbox among this channel's ranks. Collective, as is its destruction. Throws usage_error unless all ranks ask
-  /// for packets of the same size.
+  /// Makes a mailbox among this channel's ranks. Collective, as is its destruction. Throws usage_error unless all ranks
+  /// request packets of one size.
   detail::MpiMailbox<BasicMpi> mailbox(index_t bytes) {
     const detail::Call call(detail::Verb::mailbox);
     detail::agree_on_packet(*this, bytes);
@@ -247,14 +247,14 @@ class BasicMpi {
   }
 
   /// Ends MPI as its environment's destructor would, but throws peer_error, and leaves MPI as it is, if a rank has not come
-  /// there by the deadline. Collective; no channel may be in use. For programs with their own environment.
+  /// there by the deadline. Collective; no channel may be in use. For programs that have an MPI environment of their own.
   TERSE_COLD static void finalize(Deadline deadline = std::chrono::seconds(60)) {
     guest(boost::mpi::communicator(), detail::positive(deadline)).end();
   }
 
   /// Runs program(transport) as this process's rank and returns the exit status. An exception is printed with its rank and
-  /// ends the whole job with status 1, so that no rank waits for one that is gone. Starts and ends MPI, unless MPI runs
-  /// already. From start to end no wait lasts longer than `deadline` or, if that is longer, Watchdog::least.
+  /// ends the whole job with status 1, so that no rank waits for one that is gone. Starts and ends MPI, unless MPI was
+  /// started before. From start to end no wait lasts longer than `deadline` or, if that is longer, Watchdog::least.
   template <class Program>
   static int run(int& argc, char**& argv, Program program, Deadline deadline = std::chrono::seconds(60)) {
     if (deadline.count() <= 0) {
@@ -304,7 +304,7 @@ class BasicMpi {
     check("MPI_Finalize", MPI_Finalize());
   }
   TERSE_COLD boost::mpi::communicator duplicate() {
-    // Stays if the wait is given up: MPI continues and may still write there.
+    // Kept if the wait is given up: MPI continues and may still write there.
     auto* const copy = new MPI_Comm(MPI_COMM_NULL);
     const auto start = [&](int, MPI_Request* request) {
       check("MPI_Comm_idup", MPI_Comm_idup(communicator_, copy, request));

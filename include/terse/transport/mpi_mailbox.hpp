@@ -16,12 +16,12 @@
 namespace terse::detail {
 
 /// A Mailbox between processes, see BasicMpi::mailbox: an MPI window in which each rank has its version and packet, under
-/// MPI's own locks: exclusive to publish, shared to fetch. If a network or shared memory serves windows itself, a fetch
-/// disturbs no rank. MPI libraries that do it in software serve a fetch when its target next calls MPI.
+/// MPI's own locks: exclusive to publish, shared to fetch. If the network or shared memory implements windows, a fetch
+/// disturbs no rank. If an MPI library implements them in software, a fetch ends only when its target next calls MPI.
 ///
 /// Its destruction is collective: a rank waits there for the others, which may still fetch from it, up to the deadline.
-/// After that, or during an exception, it leaves the window to MPI; `close()` throws peer_error instead. A rank that dies
-/// within a lock is left to MPI. Errors of MPI are thrown as terse::error.
+/// After the deadline, or during an exception, it leaves the window to MPI; `close()` throws peer_error instead. If a
+/// rank dies while it has a lock, MPI must handle that. Errors of MPI are thrown as terse::error.
 template <class Channel>
 class MpiMailbox {
  public:
@@ -38,7 +38,7 @@ class MpiMailbox {
     lock(MPI_LOCK_EXCLUSIVE, channel_.rank());
     std::memcpy(slot_, &none, sizeof none);
     unlock(channel_.rank());
-    // No rank may read a version that has not been cleared.
+    // A version must be cleared before any rank reads it.
     barrier(channel_, Phase::setup);
   }
   MpiMailbox(MpiMailbox&& other) noexcept
@@ -64,7 +64,7 @@ class MpiMailbox {
       else if (window_ != MPI_WIN_NULL)
         (void)new Channel(std::move(channel_));  // others may still wait there for this rank
     } catch (const std::exception&) {
-      // The window stays, since a late rank may still read it.
+      // The window is kept, since a late rank may still read it.
     }
   }
 
@@ -97,7 +97,8 @@ class MpiMailbox {
     if (window_ == MPI_WIN_NULL) return;
     MPI_Win window = std::exchange(window_, MPI_WIN_NULL);
     barrier(channel_, Phase::finalize);
-    // A rank that passes this barrier, too, knows that no rank has given up at the first, and that all are about to free it.
+    // A rank that also passes this barrier knows that no rank has given up at the first one, and that all are about to free
+    // the window.
     barrier(channel_, Phase::finalize);
     const Watchdog watchdog("MPI_Win_free", deadline_, channel_.rank());
     check("MPI_Win_free", MPI_Win_free(&window));

@@ -10,8 +10,8 @@
 namespace terse::detail {
 
 /// Signs of life for all channels of a transport over MPI: empty messages on a communicator of all its ranks. A busy rank
-/// sends them to all others, and ranks that wait for long receive them. A sign from any rank extends a wait, since a rank
-/// knows only its own waits: the rank that it waits for may wait for the busy one.
+/// sends them to all others, and ranks that have waited for long receive them. A sign from any rank extends a wait, since
+/// a rank knows only its own waits: the rank for which it waits may itself wait for the busy one.
 class MpiSigns {
  public:
   using Clock = std::chrono::steady_clock;
@@ -21,7 +21,8 @@ class MpiSigns {
   MpiSigns(const MpiSigns&) = delete;
   MpiSigns& operator=(const MpiSigns&) = delete;
   ~MpiSigns() {
-    // A sign may still be in flight: MPI would give the communicator's number to another one, which would get it.
+    // A sign may still be in flight: MPI would give the communicator's number to another one, which would get that
+    // sign.
     if (given_.load() != Clock::time_point()) (void)new boost::mpi::communicator(everyone_);
   }
 
@@ -37,7 +38,7 @@ class MpiSigns {
       check("MPI_Request_free", MPI_Request_free(&request));
     }
   }
-  /// Receives the signs that have come, and returns the time of the last one.
+  /// Receives the signs that have arrived, and returns the time of the last one.
   Clock::time_point last() {
     for (;;) {
       int found = 0;

@@ -21,20 +21,20 @@
 
 namespace terse {
 
-/// A transport whose ranks have a GPU each, over NCCL. Buffers are in device memory, and everything happens in the order
-/// of one stream: an exchange sends the results of earlier work on it, and later work sees the received data.
+/// A transport whose ranks have one GPU each, over NCCL. Buffers are in device memory, and all work is in the order of
+/// one stream. An exchange sends the results of earlier work on it, and later work sees the received data.
 ///
-/// The host does not wait for messages. `exchange` returns once they are enqueued, which for the first message between
-/// two ranks takes until both are there; `Ticket::wait()` only checks for errors. To wait with a deadline, call
+/// The host does not wait for messages. `exchange` returns when they are enqueued; for the first message between two
+/// ranks this requires both ranks. `Ticket::wait()` only checks for errors. To wait with a deadline, call
 /// `synchronize()`. A plain cudaStreamSynchronize has no deadline and never returns if a peer is gone.
 ///
-/// Messages are sent with the receiver's room, since NCCL requires one length on both sides: for a `Receive` with
-/// `up_to` all `room` bytes arrive, so a `Send`'s buffer must hold that many.
+/// Messages are sent with the receiver's room, since NCCL requires equal lengths on both sides. For a `Receive` with
+/// `up_to` all `room` bytes arrive, so a `Send`'s buffer must have that many.
 ///
-/// Errors: a peer that is gone or late is a peer_error, whose culprit is -1 unless there are two ranks, because NCCL
-/// doesn't name it. All communicators of this rank on its device, from any `create`, are then aborted, and every later
-/// call throws. Work enqueued after an aborted batch still runs, on buffers that were not filled: parameters that it
-/// updates are lost. Arguments that NCCL rejects are a usage_error; failures of CUDA are a terse::error.
+/// Errors: if a peer is gone or late, a peer_error is thrown, whose culprit is -1 unless there are two ranks, because
+/// NCCL doesn't name the peer. All communicators of this rank on its device, from any `create`, are then aborted, and
+/// every later call throws. Work enqueued after an aborted batch still runs, on buffers that were not filled:
+/// parameters that it updates are lost. If NCCL rejects arguments it is a usage_error, if CUDA fails a terse::error.
 ///
 /// `exchange`, `all_reduce` and `synchronize` allocate nothing, though NCCL does when it connects two ranks. The
 /// transport uses the CUDA device that was current at its construction; keep it current in every thread that uses it.
@@ -44,13 +44,13 @@ class Nccl {
  public:
   using memory = terse::memory::device;
 
-  /// Ticket whose buffers must stay in place until the stream has passed its batch; the lists need not. Never blocks.
+  /// A ticket: its buffers must stay in place until the stream has passed its batch; the lists need not. Never blocks.
   class Ticket {
    public:
     Ticket(Ticket&&) = default;
     Ticket& operator=(Ticket&&) = default;
 
-    /// Returns true: the stream's order is all there is to wait for. Throws as `exchange` does if NCCL has met an error.
+    /// Returns true, since the stream orders all work. Throws as `exchange` does if NCCL has met an error.
     bool ready() {
       Channel::Lock lock = channel_->open();
       channel_->done(lock, channel_->comm);
@@ -65,9 +65,9 @@ class Nccl {
     Channel* channel_;
   };
 
-  /// Makes a separate channel from `communicator`, which remains the caller's: it is neither used for messages nor
-  /// destroyed nor aborted. Collective; no operation of `communicator` may be in flight. If `communicator` blocks, no
-  /// deadline holds for this call.
+  /// Makes a separate channel from `communicator`, which remains the caller's: it is not used for messages, not
+  /// destroyed and not aborted. Collective; no operation of `communicator` may be in flight. If `communicator` is a
+  /// blocking one, no deadline holds for this call.
   explicit Nccl(ncclComm_t communicator, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60))
       : channel_(std::make_shared<Channel>(detail::NcclFamily::of_this_device(), stream, deadline)) {
     check(ncclCommUserRank(communicator, &channel_->rank), "ncclCommUserRank");
@@ -75,8 +75,9 @@ class Nccl {
     split_from(communicator, 0, channel_->rank, /*abortable=*/false);
   }
 
-  /// Returns the reason why the ranks of `boot` can't use NCCL with their current devices: a rank has none, or two have
-  /// the same. Equal text on all ranks; empty if no reason is known. Collective. For programs that then use ThroughHost.
+  /// Returns the reason why the ranks of `boot` can't use NCCL with their current devices: a rank has no device, or two
+  /// ranks have one device. The text is equal on all ranks; it is empty if no reason is known. Collective. For programs
+  /// that then use ThroughHost.
   template <Transport Boot>
   static std::string why_not(Boot& boot) {
     Assembly<Card, Boot> assembly(boot);
@@ -85,7 +86,7 @@ class Nccl {
 
   /// Makes a transport among the ranks of `boot`, a transport of host memory that is used only here. Collective. No wait
   /// lasts longer than `deadline`, here or later. Throws the text of `why_not` on all ranks: peer_error if a rank has no
-  /// usable GPU, usage_error if two have the same.
+  /// usable GPU, usage_error if two ranks have one GPU.
   template <Transport Boot>
   requires std::same_as<typename Boot::memory, terse::memory::host>
   static Nccl create(Boot& boot, cudaStream_t stream, Deadline deadline = std::chrono::seconds(60)) {
@@ -99,7 +100,7 @@ class Nccl {
   }
 
   /// Makes a transport among ranks that share only a file, see Rendezvous. Collective. `deadline` holds for the file and
-  /// the set-up together, and for each wait later.
+  /// the construction together, and for each wait later.
   static Nccl rendezvous(const Rendezvous& place, cudaStream_t stream,
                          Deadline deadline = std::chrono::seconds(60)) {
     const Channel::Clock::time_point until = detail::time_after(deadline);
@@ -113,7 +114,7 @@ class Nccl {
       return Nccl(id, place.rank, place.size, stream, deadline, until);
     }
     place.publish(bytes);
-    // Withdraws the file when the ranks have met or rank 0 has given up: no rank may read it any more.
+    // Withdraws the file when the ranks have met or rank 0 has given up: after that no rank may read it.
     struct Withdrawal {
       const Rendezvous& place;
       ~Withdrawal() { place.withdraw(); }
@@ -157,8 +158,8 @@ class Nccl {
     return Ticket(&channel);
   }
 
-  /// Sums `count` floats over all ranks, in place, in an order that NCCL chooses by the machine's links, the size and its
-  /// version: NOT the same bits from run to run, nor those of other transports. On the stream, like `exchange`.
+  /// Sums `count` floats over all ranks, in place. NCCL chooses the order by the machine's links, the size and its
+  /// version: the bits are NOT equal from run to run, nor to those of other transports. On the stream, like `exchange`.
   [[nodiscard]] Ticket all_reduce(float* data, index_t count, Phase phase = Phase::reduce) {
     return collective(phase, [&](Channel& channel) {
       return ncclAllReduce(data, data, static_cast<std::size_t>(count), ncclFloat32, ncclSum, channel.comm,
@@ -181,34 +182,34 @@ class Nccl {
   }
 
   /// Gathers host bytes of every rank on every rank, in rank order: `all` is size() blocks of `mine`'s size. Collective.
-  /// Blocks until all earlier work on the stream is done, too. The first call, and later calls with more bytes, allocate.
+  /// Blocks until all earlier work on the stream is done. The first call, and later calls with more bytes, allocate.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase = Phase::setup) {
     channel_->all_gather(mine, all, phase);
   }
 
-  /// Waits for everything on the stream; all received data is then in its place. Throws peer_error and aborts at the
-  /// deadline, or at once if NCCL meets an error. Throws error if the work on the stream failed.
+  /// Waits for all work on the stream; after that all received data is in its place. Throws peer_error and aborts at
+  /// the deadline, or at once if NCCL meets an error. Throws error if the work on the stream failed.
   void synchronize(Deadline deadline) { channel_->synchronize(deadline); }
   void synchronize() { synchronize(channel_->deadline); }
 
-  /// Makes a channel on the same stream, see below.
+  /// Makes a channel on this stream, see below.
   Nccl split(int color, int key) { return split(color, key, stream()); }
-  /// Makes a channel on any stream, which must outlive it. Messages of this channel and of one on another stream don't
-  /// wait for each other. Waits for this channel's stream first, as NCCL demands. `color` is 0 or more. If all ranks keep
-  /// their numbers and their stream, the new channel is a second handle to this communicator: the stream's order, in
-  /// which all ranks send, is the same for both, and a communicator takes memory of the device.
+  /// Makes a channel on any stream, which must outlive it. Messages of this channel and those of a channel on another
+  /// stream don't wait for each other. Waits for this channel's stream first, as NCCL demands. `color` is 0 or more. If
+  /// all ranks keep their numbers and their stream, the new channel is a second handle to this communicator: the stream's
+  /// order, in which all ranks send, holds for both, and a second communicator would take memory of the device.
   Nccl split(int color, int key, cudaStream_t stream) {
     if (color < 0)
       throw usage_error("NCCL's colors are 0 or more, and this is " + std::to_string(color), rank());
     if (all_stay(color, key, stream)) return Nccl(channel_);
     Nccl part(std::make_shared<Channel>(channel_->family, stream, channel_->deadline));
-    part.channel_->rank = rank();  // until it has its own, for error texts
+    part.channel_->rank = rank();  // for error texts, until the new communicator exists
     part.channel_->size = size();
     part.split_from(channel_->comm, color, key, /*abortable=*/true);
     return part;
   }
 
-  /// Sets the names of this communicator's ranks in error texts, one for each. By default ranks are counted from 0.
+  /// Sets the names of this communicator's ranks in error texts, one for each. By default they are 0, 1, ...
   void name_ranks(std::vector<int> names) { channel_->names = std::move(names); }
 
   /// Aborts all communicators of this rank on its device, so that work on their streams no longer waits for messages.

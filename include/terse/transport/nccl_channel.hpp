@@ -55,8 +55,8 @@ struct NcclFamily {
   }
 };
 
-/// One communicator: its lifetime, its errors, and waits for it. NCCL calls on communicators that don't block return
-/// early; until ncclCommGetAsyncError reports that they are done, no other call is allowed.
+/// One communicator: its lifetime, its errors, and waits for it. NCCL's calls on communicators that don't block
+/// return early; until ncclCommGetAsyncError reports that they are done, no other call is allowed.
 class NcclChannel {
  public:
   using Clock = std::chrono::steady_clock;
@@ -82,7 +82,7 @@ class NcclChannel {
   static ncclConfig_t config() {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.splitShare = 0;  // shared resources would be aborted together, but not equally on all ranks
+    config.splitShare = 0;  // if it were shared, one abort would end several, and other ones on other ranks
     return config;
   }
 
@@ -100,7 +100,8 @@ class NcclChannel {
     if (result != ncclSuccess && result != ncclInProgress) fail(lock, result);
   }
 
-  /// Checks whether `handle` (this communicator, or the parent it is being split from) is done with its last call.
+  /// Checks whether `handle` (this communicator, or the parent from which it is being split) is done with its last
+  /// call.
   bool done(Lock& lock, ncclComm_t handle) {
     ncclResult_t state = ncclSuccess;
     const ncclResult_t result = ncclCommGetAsyncError(handle, &state);
@@ -118,7 +119,8 @@ class NcclChannel {
     }
   }
 
-  /// Waits for all work on the stream, NCCL's or not. An error on any communicator ends the wait.
+  /// Waits for all work on the stream, including work that is not NCCL's. An error on any communicator ends the
+  /// wait.
   void synchronize(Deadline patience) {
     const Clock::time_point until = time_after(patience);
     for (Backoff pause;; pause()) {
@@ -129,7 +131,7 @@ class NcclChannel {
       const cudaError_t state = cudaStreamQuery(stream);
       if (state == cudaSuccess && quiet) return;
       if (state == cudaErrorNotReady) {
-        (void)cudaGetLastError();  // otherwise the next launch would be blamed for it
+        (void)cudaGetLastError();  // otherwise the next launch would report it as its own error
       } else if (state != cudaSuccess) {
         abort(lock, std::string("the work on the stream failed: ") + cudaGetErrorString(state), named(rank));
         throw error(family->reason, named(rank));
@@ -167,7 +169,7 @@ class NcclChannel {
   /// Returns the peer that NCCL waits for, which it doesn't name: of two ranks the other one, else -1.
   int suspect() const { return size == 2 ? named(1 - rank) : -1; }
 
-  /// Aborts all communicators; the first reason stays.
+  /// Aborts all communicators; the first reason is kept.
   void give_up(const std::string& reason) noexcept {
     Lock lock(family->mutex);
     if (family->reason.empty()) abort(lock, reason, named(rank));

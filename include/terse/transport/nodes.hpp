@@ -22,16 +22,16 @@
 namespace terse {
 
 /// One transport made of two: `inside` among the ranks of a node, such as Threads of a process or Nccl on a machine, and
-/// `across` among the ranks with the same number on all nodes, such as Mpi between processes. Rank r has number r mod L on
-/// node r / L, for nodes of L ranks. For Hierarchical, whose messages stay on one level, and for methods that only gather
-/// and agree; a message between two ranks that share neither node nor number is a usage_error.
+/// `across` among the ranks with equal numbers on all nodes, such as Mpi between processes. Rank r has number r mod L on
+/// node r / L, for nodes of L ranks. It is for Hierarchical, whose messages stay on one level, and for methods that only
+/// gather and agree. A message between two ranks on different nodes and with different numbers is a usage_error.
 ///
 ///     terse::Nodes nodes(std::move(thread), terse::Mpi(communicator_of_this_thread));
 ///
 /// Over Threads and Mpi each thread needs its own communicator, and MPI must have been started with MPI_THREAD_MULTIPLE.
 /// Constructors are collective. They throw mismatch_error on all ranks if nodes have different sizes, if a rank's number
 /// across is not its node's, or if two ranks of a node meet different nodes across. A wait ends by the deadline of the
-/// transport that it waits for.
+/// transport for which it waits.
 template <Transport Inside, Transport Across>
 class Nodes {
   static_assert(std::same_as<typename Inside::memory, typename Across::memory>,
@@ -143,8 +143,8 @@ class Nodes {
   auto stream() const requires requires(const Inside& level) { level.stream(); }
   { return inside_.stream(); }
 
-  /// Makes the transport of this rank's part. Each part must again be full nodes of equal size, such as all ranks, one
-  /// node's, or each rank alone; otherwise all ranks throw usage_error.
+  /// Makes the transport of this rank's part. Each part must again consist of full nodes of equal size, such as all
+  /// ranks, one node's, or each rank alone; otherwise all ranks throw usage_error.
   Nodes split(int color, int key) {
     const detail::Call call(detail::Verb::split);
     struct Choice {
@@ -168,7 +168,7 @@ class Nodes {
   }
 
  private:
-  /// Checks whether these ranks, in this order, are nodes one after another, with ranks of the same numbers on each.
+  /// Checks whether these ranks, in this order, are nodes one after another, with ranks of equal numbers on each.
   bool is_full(const std::vector<std::pair<int, int>>& members) const {
     const int width = inside_.size();
     const auto node = [&](std::size_t k) { return members[k].second / width; };
@@ -187,7 +187,7 @@ class Nodes {
     std::uint64_t mark;  // of its node
     std::uint64_t met;   // a hash of the marks of all nodes
     char fault[320];
-    std::uint64_t sum;  // checksum of all that, for gathers without an Assembly
+    std::uint64_t sum;  // checksum of all these fields, for gathers without an Assembly
   };
   static std::uint64_t sum_of(Place place) {
     place.sum = 0;
@@ -217,7 +217,8 @@ class Nodes {
       if (ticket_) ticket_->wait();
       return places_;
     }
-    /// Waits before an error, since others may still read this rank's place. Not for long: one of them may never come.
+    /// Waits before an error, since others may still read this rank's place. The wait is short, since one of them may
+    /// never arrive.
     void linger() {
       const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
       try {
@@ -276,7 +277,7 @@ class Nodes {
     if (mine.fault[0] == '\0') {
       on_column(column);
       for (const Place& place : column()) mine.met = mix_hash(mine.met, place.mark);
-      // If all ranks of a node find their columns in order and with the same nodes, that node has met every rank of these
+      // If all ranks of a node find their columns in order and with equal nodes, that node has met every rank of these
       // nodes. So after any fault, each node has a rank that has seen it.
       on_node();
     }

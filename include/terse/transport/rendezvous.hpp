@@ -20,14 +20,14 @@ namespace terse {
 /// way to communicate yet.
 ///
 /// `run` distinguishes this start of the job from all others: all its ranks know it, and it is used once. A job id with
-/// its restart count is enough; the path alone is not, since a failed start may leave its file. A file of another run is
-/// never read as this run's: rank 0 replaces it, and the others continue to wait. A file that is not a rendezvous is
-/// never replaced.
+/// its restart count is enough; the path alone is not enough, since a failed start may leave its file. A file of another
+/// run is never read as this run's: rank 0 replaces it, and the others continue to wait. A file that is not a rendezvous
+/// is never replaced.
 ///
-/// The file appears whole (written under another name, then renamed), is readable by its owner alone, and ends with a
-/// checksum: a file that was cut off or has changed since is refused.
+/// The file appears whole (it is written under another name, then renamed), can be read only by its owner, and ends
+/// with a checksum. A file that was cut off or has changed since is refused.
 struct Rendezvous {
-  std::string path;  ///< in an existing folder; absolute if the program changes its working folder meanwhile
+  std::string path;  ///< in an existing folder; absolute if the program changes its working folder
   std::string run;   ///< 1 to 100 characters: letters, digits, and . _ : -
   int rank = 0;      ///< this rank
   int size = 1;      ///< number of ranks
@@ -35,13 +35,13 @@ struct Rendezvous {
   /// Throws usage_error for invalid values.
   void check() const;
 
-  /// Lets the other ranks read `bytes`; for rank 0. Throws usage_error if the path holds something else, a damaged file or
-  /// one of the same run, or can't be written.
+  /// Lets the other ranks read `bytes`; for rank 0. Throws usage_error if the path contains another kind of file, a
+  /// damaged file or one of this run, or can't be written.
   void publish(std::span<const std::byte> bytes) const;
 
-  /// Waits until rank 0 has published, and fills `bytes`; for the other ranks. Throws peer_error naming rank 0 after
-  /// `deadline`, with the file's state; usage_error for a file that is no rendezvous, is damaged or can't be read;
-  /// mismatch_error if rank 0 has another number of ranks or of bytes.
+  /// Waits until rank 0 has published, and fills `bytes`; for the other ranks. After `deadline`, throws peer_error,
+  /// which names rank 0 and the file's state. Throws usage_error for a file that is no rendezvous, is damaged or
+  /// can't be read, and mismatch_error if rank 0 has another number of ranks or of bytes.
   void fetch(std::span<std::byte> bytes, Deadline deadline) const;
 
   /// Removes the file if it is still this run's; for rank 0, after all have read it.
@@ -63,7 +63,7 @@ struct Rendezvous {
 
   void take(const Text& text, std::span<std::byte> bytes) const;
 
-  /// Returns the contents of the file; nothing if there is none.
+  /// Returns the contents of the file, or nothing if there is none.
   std::optional<std::string> read() const;
 
   static bool write(int file, std::string_view text);

@@ -51,7 +51,7 @@ TERSE_CORE void Rendezvous::publish(std::span<const std::byte> bytes) const {
     throw usage_error("can't write in the folder of '" + path + "': " + std::strerror(errno), rank);
   const std::string text = compose(bytes);
   const bool written = write(file, text);
-  // A network file system may report only now that the disk is full.
+  // A network file system may report a full disk only at this point.
   if (::close(file) != 0 || !written || std::rename(name.c_str(), path.c_str()) != 0) {
     const int reason = errno;
     ::unlink(name.c_str());

@@ -12,7 +12,8 @@
 
 namespace terse::detail {
 
-/// Diagnosis of a batch that waits past its deadline, from the waits of all ranks. Reads the shared state, under its lock.
+/// Diagnosis of a batch that waits past its deadline, from the waits of all ranks. Reads the shared state, and requires
+/// its lock.
 class ThreadBlame {
   using Batch = ThreadShared::Batch;
   using Clock = ThreadShared::Clock;
@@ -27,17 +28,17 @@ class ThreadBlame {
     std::erase_if(held_, [&](int member) { return wait_of(member) != nullptr; });
   }
 
-  /// Returns the later end of the wait if all ranks that it needs and that don't wait themselves have reported to be busy;
-  /// else a time in the past.
+  /// Returns the later end of the wait if all ranks that it needs and that don't wait themselves have reported that they
+  /// are busy; otherwise a time in the past.
   Clock::time_point patience() const {
     if (first_peer(batch_) < 0)
-      return now_ + std::chrono::milliseconds(1);  // another thread of this rank copies
+      return now_ + std::chrono::milliseconds(1);  // another thread of this rank is copying
     auto least = held_.empty() ? Clock::time_point() : Clock::time_point::max();
     for (const int member : held_) least = std::min(least, shared_.here[at(member)] + deadline_);
     return least;
   }
-  /// Returns the rank that has posted the fewest batches, of those that this wait needs and that wait for no rank. -1: all of
-  /// them wait, and so for each other. Ranks that have reported to be busy are no culprits.
+  /// Returns the rank that has posted the fewest batches among those that this wait needs and that wait for no rank. -1 means
+  /// that all of them wait, and therefore for each other. Ranks that have reported that they are busy are no culprits.
   int culprit() const {
     int late = -1;
     for (const int member : held_)
@@ -95,8 +96,8 @@ class ThreadBlame {
     for_each_peer(batch, [&](int member) { first = first < 0 ? member : std::min(first, member); });
     return first;
   }
-  /// Checks whether a batch's rank waits for it now. A rank that only polls does not if its last poll is long ago or it has
-  /// reported to be busy since.
+  /// Checks whether a batch's rank waits for it now. A rank that only polls does not wait if its last poll is long ago or
+  /// it has reported since then that it is busy.
   bool keeps_waiting(const Batch& batch) const {
     if (!batch.wanted || first_peer(batch) < 0) return false;
     return batch.waited ||
@@ -108,7 +109,8 @@ class ThreadBlame {
       if (keeps_waiting(*one)) return one;
     return nullptr;
   }
-  /// Follows waits from rank to rank until a rank repeats, as one must since all wait, and returns that circle.
+  /// Follows waits from rank to rank until a rank repeats, which must happen since all wait, and returns that
+  /// circle.
   std::vector<const Batch*> find_circle() const {
     std::vector<const Batch*> passed{&batch_};
     for (;;) {

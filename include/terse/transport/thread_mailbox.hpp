@@ -17,7 +17,7 @@ class Threads;
 namespace detail {
 
 /// A Mailbox between threads, see Threads::mailbox: a slot for each rank, locked while a packet is copied. Packets of ranks
-/// that have finished stay readable while any rank's end exists. If a rank has thrown, the next call of each other rank
+/// that have finished can be read as long as any rank's end exists. If a rank has thrown, the next call of each other rank
 /// throws peer_error.
 class ThreadMailbox {
  public:

@@ -16,7 +16,7 @@ namespace terse {
 
 class ThreadGroup;
 
-/// One rank's end of a ThreadGroup. Move-only; used by one thread at a time.
+/// One rank's end of a ThreadGroup. Move-only; one thread at a time may use it.
 class Threads {
   using Shared = detail::ThreadShared;
   using Post = Shared::Post;
@@ -35,14 +35,14 @@ class Threads {
       if (batch_ != nullptr) end_->abandon(*batch_);
     }
 
-    /// Copies messages that have arrived; returns true once all are received and taken. Throws peer_error if the group is
-    /// poisoned, a peer has finished its program, or the batch is older than the deadline.
+    /// Copies messages that have arrived; returns true once all messages are received, and the sent ones taken. Throws
+    /// peer_error if the group is poisoned, a peer has finished its program, or the batch is older than the deadline.
     bool ready();
     void wait();
     /// Throws peer_error if the batch isn't done after `deadline`; detail::ThreadBlame finds the reason. Other batches of
-    /// this thread make progress meanwhile, so ranks may wait for theirs in different orders.
+    /// this thread make progress during the wait, so ranks may wait for theirs in different orders.
     void wait(Deadline deadline);
-    /// Returns the first peer that has not sent its message or not taken this rank's; -1: all have.
+    /// Returns the first peer that has not sent its message or not taken this rank's message; -1 if there is none.
     int awaited();
 
    private:
@@ -65,12 +65,12 @@ class Threads {
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase);
 
   /// Reports that this rank is busy with work that may take longer than the deadline, such as an evaluation: the deadlines of
-  /// waits that need it begin again. Throws peer_error if the group is poisoned.
+  /// waits that need this rank begin again. Throws peer_error if the group is poisoned.
   void here();
 
   Threads split(int color, int key);
 
-  /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all ask for packets of the same size.
+  /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all request packets of one size.
   detail::ThreadMailbox mailbox(index_t bytes);
 
  private:
@@ -91,7 +91,7 @@ class Threads {
   }
   [[noreturn]] void give_up(const std::string& where) const;
 
-  /// Throws peer_error if a peer's program has returned, since it sends and takes nothing any more.
+  /// Throws peer_error if a peer's program has returned, because the peer then sends and takes no more messages.
   void check_left(const Batch& batch);
   void accuse_leaver(int peer, Phase phase);
 
@@ -99,19 +99,20 @@ class Threads {
   /// different calls.
   TERSE_COLD void refuse_length(const Batch& batch, const Post& post, const Receive& receive);
 
-  /// Receives messages that have arrived and settles those taken. Returns true if the lock was released meanwhile.
+  /// Receives messages that have arrived, and completes sends that were taken. Returns true if the lock was released
+  /// in between.
   bool advance(Batch& batch, std::unique_lock<std::mutex>& lock);
 
-  /// Advances all batches that this thread has in flight. Returns true if the lock was released meanwhile.
+  /// Advances all batches that this thread has in flight. Returns true if the lock was released in between.
   bool advance_all(std::unique_lock<std::mutex>& lock);
   /// Marks a batch as wanted, and this thread as the owner of the end's batches: another thread may have posted them.
   void want(Batch& wanted);
   void retire(Batch& batch);
 
-  /// Throws peer_error for a wait whose time is up, or returns its later end.
+  /// Throws peer_error for a wait that is at its deadline, or returns its later end.
   Shared::Clock::time_point patience(const Batch& batch, Deadline deadline);
 
-  /// Abandons a batch whose buffers go away: no rank may read them any more or wait for them.
+  /// Abandons a batch whose buffers are about to disappear: no rank may read them or wait for them after that.
   void abandon(Batch& batch);
 
   std::shared_ptr<Shared> shared_;

@@ -23,7 +23,7 @@ TERSE_CORE bool Threads::Ticket::ready() {
   if (batch_ == nullptr) return true;
   std::unique_lock lock(end_->shared_->mutex);
   end_->want(*batch_);
-  // Repeated if the lock was released: meanwhile a peer may have taken its message and left.
+  // Repeated if the lock was released: in that time a peer may have taken its message and left.
   do end_->check(batch_->phase);
   while (end_->advance_all(lock));
   if (batch_->open == 0) return finish(), true;
@@ -72,7 +72,7 @@ TERSE_CORE Threads::Ticket Threads::exchange(std::span<const Send> sends, std::s
   std::unique_lock lock(shared_->mutex);
   ++shared_->progress[world(rank_)];
   check(phase);
-  // All or nothing: no peer may find a message of a refused list.
+  // Either all or none: no peer may find a message of a refused list.
   for (const Receive& receive : receives) require_peer(receive.peer);
   for (const Send& send : sends) {
     require_peer(send.peer);
@@ -242,7 +242,7 @@ TERSE_CORE bool Threads::advance(Batch& batch, std::unique_lock<std::mutex>& loc
 
 TERSE_CORE bool Threads::advance_all(std::unique_lock<std::mutex>& lock) {
   bool released = false;
-  // By index: another thread of this rank may post while a copy runs without the lock.
+  // Loops by index, because another thread of this rank may post while a copy runs without the lock.
   std::vector<Batch*>& batches = shared_->under_way[world(rank_)];
   for (std::size_t k = 0; k < batches.size(); ++k)
     if (batches[k]->poster == std::this_thread::get_id() && advance(*batches[k], lock)) released = true;

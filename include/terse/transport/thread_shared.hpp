@@ -64,11 +64,11 @@ struct ThreadShared {
     std::vector<std::uint64_t> send_numbers, receive_numbers;  // done: settled
     std::size_t open = 0;                                      // messages that are not settled
     Phase phase = Phase::setup;
-    CallName call, wanted_in;           // calls in which it was posted, and is wanted
+    CallName call, wanted_in;           // calls in which it was posted, and in which it is wanted
     Clock::time_point since, asked_at;  // the first and the last ready() that found it unfinished
     bool asked = false;                 // by ready()
     bool waited = false;                // by wait()
-    bool wanted = false;                // by ready() or wait(): one that was only posted delays no rank
+    bool wanted = false;                // by ready() or wait(): a batch that was only posted delays no rank
     std::thread::id poster;
     bool used = false;
   };
@@ -79,21 +79,22 @@ struct ThreadShared {
   std::mutex mutex;
   std::vector<std::condition_variable> wake;   // per world rank
   std::vector<std::uint64_t> progress;         // batches posted
-  std::vector<Clock::time_point> here;         // when this rank has last reported to be busy
+  std::vector<Clock::time_point> here;         // time when this rank last reported that it is busy
   std::vector<std::vector<Batch*>> under_way;  // per world rank: a wait advances all batches of its thread
   std::vector<char> left;                      // this rank's program has returned
-  /// A channel that not all of its ranks have taken yet.
+  /// A channel that some of its ranks have not taken yet.
   struct Making {
     std::shared_ptr<Channel> channel;
     std::size_t takers = 0;  // ranks that have not taken it
   };
-  // By the parent's id, the number of its split, and color: all ranks split in the same order.
+  // By the parent's id, the number of its split, and color: all ranks split in one order.
   std::map<std::tuple<std::uint64_t, std::uint64_t, int>, Making> making;
   std::uint64_t made = 0;  // channels; ids are never reused
   std::string reason;      // not empty: the group is poisoned
   int culprit = -1;        // -1: no single rank
 
-  /// Returns this rank's share of the channel of a split. Once all have theirs, the channel lives as long as any of them.
+  /// Returns this rank's share of the channel of a split. When all ranks have theirs, the channel lives as long as any of
+  /// them.
   std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
                                 std::vector<int> members);
 

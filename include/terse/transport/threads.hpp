@@ -15,7 +15,7 @@ namespace terse {
 ///     terse::ThreadGroup group(4);
 ///     group.run([](terse::Threads& transport) { ... });
 ///
-/// A rank that throws poisons the group: the others leave their waits with a peer_error that names it.
+/// A rank that throws poisons the group: the waits of the other ranks end with a peer_error that names it.
 class ThreadGroup {
  public:
   /// Throws usage_error unless ranks >= 1 and deadline > 0. No wait lasts longer than `deadline`.
@@ -24,8 +24,8 @@ class ThreadGroup {
   int size() const { return ranks_; }
 
   /// Runs program(transport) once for each rank, each in its own thread, and returns when all have returned. Throws the
-  /// culprit's exception, or else the first peer_error. For a value that is not finite, throws the exception of the rank
-  /// that has it. Throws error, at once, if a thread can't be started.
+  /// culprit's exception, otherwise the first peer_error. For a value that is not finite, throws the exception of the
+  /// rank that has the value. Throws error, at once, if a thread can't be started.
   template <class Program>
   void run(Program program) {
     run_ranks([](void* ours, Threads& transport) { (*static_cast<Program*>(ours))(transport); }, &program);

@@ -41,7 +41,7 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
     while (static_cast<int>(threads.size()) < ranks_)
       threads.emplace_back(be_rank, static_cast<int>(threads.size()));
   } catch (const std::exception& refusal) {
-    // The running ranks are told at once; the remaining ones would get no thread either.
+    // The running ranks are told at once; the remaining ones could not start either.
     const std::size_t rank = threads.size();
     const std::string why = "'s thread could not be started: " + std::string(refusal.what()) + "; " +
                             std::to_string(ranks_) + " ranks require " + std::to_string(ranks_) + " threads";
@@ -51,7 +51,7 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
   for (std::thread& one : threads) one.join();
   const int culprit = shared->culprit;
   if (culprit >= 0 && failures[static_cast<std::size_t>(culprit)]) {
-    // For a value that is not finite, the rank that has it knows most.
+    // For a value that is not finite, the rank that has it has the most precise error.
     if (whose_value(failures[static_cast<std::size_t>(culprit)]) >= 0)
       for (int rank = 0; rank < ranks_; ++rank)
         if (whose_value(failures[static_cast<std::size_t>(rank)]) == rank)

@@ -13,12 +13,12 @@
 namespace terse {
 
 /// A transport for messages in an executor's memory, over a transport T of host memory and by pinned host buffers. For
-/// device ranks as threads of one process (ThroughHost<Threads, executor::cuda>), also several on one GPU, and for MPI
-/// libraries that can't read device memory (ThroughHost<Mpi, executor::cuda>).
+/// device ranks that are threads of one process (ThroughHost<Threads, executor::cuda>), even if several share a GPU,
+/// and for MPI libraries that can't read device memory (ThroughHost<Mpi, executor::cuda>).
 ///
 /// Cost: the host waits for the executor once when a batch is posted and once when it has arrived. Each byte crosses the
-/// bus once in each direction, even if it goes to several peers. Adjacent messages of a batch are copied together. The
-/// pinned buffers grow to the largest batch and stay.
+/// bus once in each direction, even if it is sent to several peers. Adjacent messages of a batch are copied together.
+/// The pinned buffers grow to the largest batch and keep that size.
 template <Transport T, Executor E>
 class ThroughHost {
   static_assert(std::is_same_v<typename T::memory, terse::memory::host>,
@@ -118,7 +118,7 @@ class ThroughHost {
       executor_.bring(const_cast<std::byte*>(batch.sends[k].data), sends[k].data,
                       static_cast<std::size_t>(count));
     });
-    // Preserves the bytes that are not sent of an `up_to` message.
+    // Preserves those bytes of an `up_to` message that are not sent.
     if (std::any_of(receives.begin(), receives.end(), [](const Receive& receive) { return receive.up_to; }))
       for_each_run(receives, batch.receives, [&](std::size_t k, index_t count) {
         executor_.bring(batch.receives[k].data, receives[k].data, static_cast<std::size_t>(count));
@@ -133,7 +133,7 @@ class ThroughHost {
     }
   }
 
-  /// Gathers host bytes, for set-up and agreement.
+  /// Gathers host bytes, for construction and agreement.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Phase phase) {
     detail::gather_host_bytes(*inner_, gather_, mine, all, phase);
   }
@@ -142,8 +142,8 @@ class ThroughHost {
   ThroughHost split(int color, int key) { return ThroughHost(inner_->split(color, key), executor_); }
 
  private:
-  /// Gives each message its place in the staging buffer from `place` on, and returns the end of the places. A message equal
-  /// to the one before shares its place. One adjacent to it in the executor's memory is adjacent here, too.
+  /// Gives each message its place in the staging buffer from `place` on, and returns the end of the places. A message with
+  /// the bytes of the one before shares its place. A message adjacent to it in the executor's memory is also adjacent here.
   template <class Message>
   static std::byte* stage(std::span<const Message> messages, std::vector<Message>& staged, std::byte* place) {
     std::byte* end = place;

@@ -13,29 +13,30 @@
 
 namespace terse {
 
-/// A rank's record of its messages and waits, which Traced fills. Holds the last events, as many as it has room for, and sums over all.
-/// Steps are counted by `step()`, which the program calls at the end of each. Allocates at construction only.
+/// A rank's record of its messages and waits, which Traced fills. It keeps as many of the last events as it has room for, and sums over
+/// all events. `step()` counts steps; the program calls it at the end of each step. Allocates at construction only.
 class Trace {
   using Clock = std::chrono::steady_clock;
 
  public:
-  /// The rank of an event that waits for no particular rank: a collective, or a transport whose tickets don't say.
+  /// The rank of an event without a particular rank: a collective, or a transport whose tickets don't say for which
+  /// rank they wait.
   static constexpr int unknown = -1;
 
-  /// A batch of messages from its start to its end, and the time within that its rank spent waiting for it.
+  /// A batch of messages from its start to its end, and the part of that time in which its rank waited for it.
   struct Event {
     Phase phase = Phase::setup;
     int awaited = unknown;         ///< the rank whose message was the last that was missing during the wait
     std::uint64_t step = 0;        ///< steps that had ended when the batch began
     std::uint64_t bytes_sent = 0;  ///< by this rank, over all peers
     double begin = 0;              ///< seconds since the trace was made
-    double seconds = 0;            ///< from its start to its end
-    double waited = 0;             ///< seconds of these in which the rank did nothing else, the last ones
+    double seconds = 0;            ///< seconds from its start to its end
+    double waited = 0;             ///< the last of these seconds, in which the rank did nothing else
   };
   /// Waits for one rank.
   struct Waits {
     double seconds = 0;       ///< waited for it
-    std::uint64_t steps = 0;  ///< steps in which it was waited for longest
+    std::uint64_t steps = 0;  ///< steps in which this wait was the longest
   };
 
   /// A trace of rank `rank` of `ranks`, with room for `events` events, at least 1.
@@ -49,15 +50,15 @@ class Trace {
   double now() const { return std::chrono::duration<double>(Clock::now() - made_).count(); }
   void add(const Event& event);
 
-  /// Returns the waits for each rank and, at the end, for no particular rank.
+  /// Returns the waits for each rank and, at the end, those for no particular rank.
   std::span<const Waits> waits() const { return waits_; }
-  /// Returns the events that are still there, the oldest first.
+  /// Returns the events that are still kept, the oldest first.
   std::vector<Event> events() const;
-  /// Returns the number of events that newer ones have replaced.
+  /// Returns the number of events that were replaced by newer ones.
   std::uint64_t lost() const { return added_ < events_.size() ? 0 : added_ - events_.size(); }
 
-  /// Returns the events in the Trace Event Format, without its brackets: a process for each rank, a slice for each wait, named by its phase
-  /// and the rank that was waited for, and an asynchronous one for each batch. `shift` is added to all times, in seconds.
+  /// Returns the events in the Trace Event Format, without its brackets. Each rank is a process, each wait is a slice, named by its phase
+  /// and the rank that was waited for, and each batch is an asynchronous slice. `shift` is added to all times, in seconds.
   std::string json(double shift) const;
 
  private:
@@ -70,11 +71,11 @@ class Trace {
   std::uint64_t steps_ = 0, added_ = 0;
   std::vector<Event> events_;
   std::vector<Waits> waits_;
-  std::vector<double> in_step_;  // seconds of waits in this step, as waits_
+  std::vector<double> in_step_;  // seconds of waits in this step, in the order of waits_
 };
 
-/// Returns a sentence for each rank that the ranks have waited for, the longest waited for first: its share of their steps, and seconds.
-/// `all` has the waits of each rank in turn, see Trace::waits, over `steps` steps.
+/// Returns a sentence for each rank for which others have waited, the longest wait first: its share of their steps, and seconds. `all`
+/// has the waits of one rank after the other, see Trace::waits, over `steps` steps.
 std::string who_was_waited_for(std::span<const Trace::Waits> all, int ranks, std::uint64_t steps);
 
 }  // namespace terse

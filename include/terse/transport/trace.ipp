@@ -84,7 +84,7 @@ TERSE_CORE std::string who_was_waited_for(std::span<const Trace::Waits> all, int
   std::string text;
   for (const std::size_t whom : order) {
     if (sums[whom].seconds <= 0) continue;
-    // Of the steps of the ranks that could wait for it.
+    // Share of the steps of the ranks that could wait for it.
     const double share =
         static_cast<double>(sums[whom].steps) / std::max(1.0, static_cast<double>(steps) * (ranks - 1));
     std::snprintf(line.data(), line.size(),

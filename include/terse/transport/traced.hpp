@@ -21,10 +21,10 @@
 
 namespace terse {
 
-/// A decorator that records what its rank waits for, and for how long, in a Trace; channels split from it record into the same. Waits poll
-/// the inner transport, so that they cost a core more than its own. Over a transport whose tickets don't say whose message is missing
-/// (NCCL, torch.distributed) waits are for no particular rank. A rank that is waited for may itself wait for another one: in a ring the
-/// slow rank's successors are waited for, too.
+/// A decorator that records in a Trace for which ranks its rank waits, and for how long. Channels split from it use the same Trace. Waits
+/// poll the inner transport, which takes more of a core than the inner transport's own waits. Over a transport whose tickets don't say
+/// whose message is missing (NCCL, torch.distributed), waits are for no particular rank. A rank that is waited for may itself wait for
+/// another one: in a ring, ranks also wait for the slow rank's successors.
 template <Transport Inner>
 class Traced : public Forwarding<Traced<Inner>, Inner> {
   using Base = Forwarding<Traced<Inner>, Inner>;
@@ -56,7 +56,7 @@ class Traced : public Forwarding<Traced<Inner>, Inner> {
     }
 
    private:
-    /// Returns the seconds of polls, after which the inner transport waits by itself, and finds who is to blame if its deadline passes.
+    /// Returns the seconds of polling. After them the inner transport waits by itself, and finds the culprit if its deadline passes.
     static double polled() { return 1; }
     static double polled(Deadline deadline) {
       return std::min(1.0, static_cast<double>(deadline.count()) / 10'000);  // of milliseconds, a tenth
@@ -88,7 +88,7 @@ class Traced : public Forwarding<Traced<Inner>, Inner> {
     names_ = std::make_shared<const std::vector<int>>(std::move(names));
   }
 
-  /// Returns the record, which stays after the transport is gone.
+  /// Returns the record, which may be kept after the transport is gone.
   std::shared_ptr<Trace> trace() const { return trace_; }
 
   template <class Call>
@@ -102,7 +102,7 @@ class Traced : public Forwarding<Traced<Inner>, Inner> {
       return Ticket(call(), trace_, names_, event);
     }
   }
-  /// Wraps a channel of some of the ranks, which tell each other their names. Collective, as splitting is.
+  /// Wraps a channel of some of the ranks, which exchange their names. Collective, as splitting is.
   template <Transport Other>
   Traced<Other> around(Other other) const {
     Assembly<int, Other> everyone(other);
@@ -121,8 +121,9 @@ class Traced : public Forwarding<Traced<Inner>, Inner> {
   Names names_;
 };
 
-/// Gathers the traces of all ranks, and returns them on rank 0 as a file in the Trace Event Format, which Perfetto and Chrome open; an empty
-/// text on other ranks. Collective, over any channel of all ranks. The ranks' clocks are set by a barrier, so that they agree up to a message's time.
+/// Gathers the traces of all ranks. On rank 0 returns them as a file in the Trace Event Format, which Perfetto and Chrome open; on other ranks
+/// returns an empty text. Collective, over any channel of all ranks. A barrier sets the ranks' clocks, so that they agree up to the time of a
+/// message.
 template <Transport T>
 std::string gather_trace(T& transport, const Trace& trace) {
   const auto ranks = static_cast<std::size_t>(transport.size());
@@ -152,8 +153,8 @@ std::string gather_trace(T& transport, const Trace& trace) {
   return file + "\n]}\n";
 }
 
-/// Returns a line for each rank that others have waited for, the longest waited for first, on all ranks: "rank 3 was waited for in 41 % of
-/// the other ranks' steps, 12.3 s a rank". Collective over a channel of all ranks.
+/// Returns a line for each rank for which others have waited, the longest wait first, on all ranks: "rank 3 was waited for in 41 % of the
+/// other ranks' steps, 12.3 s a rank". Collective over a channel of all ranks.
 template <Transport T>
 std::string waited_for(T& transport, const Trace& trace) {
   const std::span<const Trace::Waits> mine = trace.waits();

@@ -14,8 +14,9 @@
 namespace terse {
 
 /// A deadline for a call of another library that waits for other ranks and has neither polling nor callbacks, such as
-/// MPI_Init. Unless destroyed in time, it prints a sentence that names the call and ends the process with status 1, at
-/// which a launcher ends the job. `least` is the time that such a call may always take, since much of it is not waiting.
+/// MPI_Init. If it is not destroyed in time, it prints a sentence that names the call and ends the process with status
+/// 1, so that a launcher ends the job. `least` is the time that such a call may always take, since most of it is not
+/// waiting.
 class Watchdog {
  public:
   static constexpr std::chrono::milliseconds least = std::chrono::seconds(5);

@@ -15,7 +15,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Returns the bits of a thread's elements of a tile: 16 adjacent elements per thread, in order.
+/// Returns the bits of a thread's elements of a tile; each thread has 16 adjacent elements, in order.
 template <class Block>
 TERSE_HD std::uint32_t bits_of_thread(const Block& block, const std::byte* bitmap, index_t first,
                                       index_t end) {
@@ -24,7 +24,7 @@ TERSE_HD std::uint32_t bits_of_thread(const Block& block, const std::byte* bitma
   return at < end ? load_from_wire<std::uint16_t>(bitmap + at / 8) : 0;
 }
 
-/// Kernel that counts the entries before each block's elements in bitmaps of several blocks, packet by packet.
+/// Kernel that counts the entries before each block's elements, in bitmaps of several blocks, packet by packet.
 template <class Sections>
 struct CountEntriesKernel {
   static constexpr bool cooperative = true;
@@ -75,7 +75,7 @@ struct AddUnitsKernel {
   float* sums;
   index_t begin;  // arena index of the first sum
   bool more;      // adds to the numbers that are in the elements' places
-  bool last;      // transforms to elements; else numbers stay
+  bool last;      // transforms to elements; otherwise numbers stay
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
@@ -140,7 +140,7 @@ struct AddUnitsKernel {
     float weight;
     Arrived values;
     TERSE_HD void operator()(std::uint32_t position, index_t e) const {
-      const std::uint32_t at = position - first;  // wraps to a large number if it lies below
+      const std::uint32_t at = position - first;  // wraps to a large number if it is below
       if (at < size)
         x[shape.number(static_cast<int>(at))] += weight * Coder::read(values.base, values.picks, e);
     }
@@ -149,15 +149,15 @@ struct AddUnitsKernel {
     index_t begin, end;
   };
   /// Returns the places that elements [first, first + size) may have among the unit's candidates. Drawn candidate e
-  /// lies in stratum e, give or take its edges.
+  /// lies in stratum e, up to one place at its edges.
   TERSE_HD static Span places_of(const SentUnit& unit, index_t first, index_t size) {
     if constexpr (!PicksByDraw<Selection> && !PicksAmongDrawn<Selection>) return {first, first + size};
     const index_t n = unit.n, all = PicksByDraw<Selection> ? unit.k : unit.among;
     const index_t here = first * all / n, last = (first + size) * all / n + 2;
     return {here > 0 ? here - 1 : 0, last < all ? last : all};
   }
-  /// Returns the number of a list's entries before a position, or 0 for bitmaps; by a warp, which tests 32 entries at a
-  /// time.
+  /// Returns the number of a list's entries before a position, or 0 for bitmaps. A warp computes it and tests 32
+  /// entries at a time.
   template <class Block>
   TERSE_HD static index_t entries_before(Block& block, const Arrived& positions, index_t n,
                                          index_t position) {

@@ -7,8 +7,8 @@
 #include "terse/compressor/sparse_functors.hpp"
 #include "terse/device/compressor/units.hpp"
 
-// Received sections of sparse compressors on a grid executor, those of all packets in the same kernels: their shapes
-// and their faults.
+// Received sections of sparse compressors on a grid executor: their shapes and their faults, for all packets in the
+// same kernels.
 
 namespace terse::detail {
 
@@ -22,7 +22,7 @@ struct PickedPackets {
   };
   Packet packets[most_packets];
   int count = 0;
-  bool each = false;            // a range for each packet; else one for all
+  bool each = false;            // a range for each packet; otherwise one for all
   UnitPlace* places = nullptr;  // of each packet's units; nullptr: shapes don't vary
   index_t most_units = 0;       // of a packet
 
@@ -43,8 +43,8 @@ struct PickedPackets {
   TERSE_HD int side_by_side() const { return each ? 1 : count; }
 };
 
-/// Functor that walks through a packet's units. From the first invalid unit on they have no picks, so that no thread
-/// reads beyond the section's end.
+/// Functor that walks through a packet's units. From the first invalid unit on, units have no picks, so that no
+/// thread reads beyond the section's end.
 template <class Sections>
 struct SurveyUnits {
   struct Extent {
@@ -54,7 +54,7 @@ struct SurveyUnits {
   SentUnits<Sections> units;
   PickedPackets packets;
   Extent extents[most_packets];
-  Findings* findings;  // of each packet; nullptr: own packets, or checked ones
+  Findings* findings;  // of each packet; nullptr for own packets, or checked ones
 
   TERSE_HD void operator()(index_t p) const {
     const int packet = static_cast<int>(p);

@@ -27,14 +27,14 @@ struct CodePicks {
   using Statistic = typename Values::Statistic;
   using Scale = typename Values::Scale;
   static constexpr int bits = Quantizer::bits, width = Statistic::width;
-  static constexpr int together = block_threads / lanes;  // units whose scales are found at a time
+  static constexpr int together = block_threads / lanes;  // units whose scales are computed at a time
   struct Shared {
     float lane[static_cast<std::size_t>(width)][block_threads];
     std::uint32_t ignored;  // picks are finite
   };
 
   /// Encodes the picks `picked(e)`, e from 0 to k - 1, into `wire`, which must be zero. The first pick uses the draw of
-  /// arena index `offset`. All threads of the block must call it. Calls committed(e, value) with the value that the
+  /// arena index `offset`. All threads of the block must call this. Calls committed(e, value) with the value that the
   /// error feedback commits, see CommitPicks.
   template <class Block, class Picked, class Committed>
   TERSE_HD static void code(Block& block, Shared& shared, index_t k, index_t offset, const StepDraw& draw,
@@ -70,7 +70,7 @@ struct CodePicks {
     if constexpr (size != 0) return e / size;
     return 0;
   }
-  /// Finds units' scales, 64 threads per unit; threads beyond the last unit only take part in the waits.
+  /// Computes units' scales, with 64 threads per unit; threads beyond the last unit only take part in the waits.
   template <class Block, class Picked>
   TERSE_HD static void measure(Block& block, Shared& shared, index_t k, index_t unit, std::byte* wire,
                                const Picked& picked) {
@@ -118,7 +118,7 @@ struct CodePicks {
   TERSE_HD static std::uint32_t random_bits(const Draw& draw, index_t first, int lane) {
     const auto words = draw.block(static_cast<std::uint64_t>(first / 8 + lane / 8));
     std::uint32_t both = words[0];
-    for (std::size_t w = 1; w < words.size(); ++w)  // an index would keep `words` in memory
+    for (std::size_t w = 1; w < words.size(); ++w)  // an index would force `words` into memory
       if (static_cast<std::size_t>(lane % 8 / 2) == w) both = words[w];
     return lane % 2 == 0 ? both & 0xFFFF : both >> 16;
   }

@@ -12,7 +12,7 @@
 #include "terse/device/verbs/reduce.hpp"
 #include "terse/device/verbs/select_units.hpp"
 
-// The values of many units' picks on a grid executor, coded by the verbs that code messages: the picks of each unit are
+// The values of many units' picks on a grid executor, coded by the verbs that code messages. The picks of each unit are
 // a separate message, with arena indices from the unit's first element on.
 
 namespace terse::detail {
@@ -60,11 +60,11 @@ class UnitCoder {
   using Quantizer = typename Values::Quantizer;
   using Statistic = typename Values::Statistic;
   using Scale = typename Values::Scale;
-  /// Units of a unit's picks as a separate message, where Whole means all of its picks.
+  /// Units of a unit's picks as a separate message, in which Whole means all of its picks.
   static constexpr Units units_of_it{Values::units().size, false};
 
  public:
-  /// Allocates for parts of units with up to `picks` picks altogether.
+  /// Allocates memory for parts of units with up to `picks` picks in total.
   explicit UnitCoder(index_t picks)
       : positions_(picks, unwritten),
         scales_(scales(picks), unwritten),
@@ -74,7 +74,7 @@ class UnitCoder {
         ignored_(1) {}
 
   std::uint32_t* positions() { return positions_.data(); }
-  /// Codes the values that were set aside, and commits them.
+  /// Codes the stored values and commits them.
   template <class Feedback>
   void code(E ex, const PickUnits& units, const PicksAside& aside, Feedback feedback,
             const EncodeContext& context, std::byte* base) {

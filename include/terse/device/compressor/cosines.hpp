@@ -7,28 +7,29 @@
 #include "terse/compressor/tile_bases.hpp"
 #include "terse/device/verbs/select.hpp"
 
-// The transforms of a tile by a block of threads, in its shared memory, with the host's bits: compressor/tile_bases.hpp
+// The transforms of a tile by a block of threads, in its shared memory, with the host's bits. compressor/tile_bases.hpp
 // and compressor/cosines.hpp define the computation and its order.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Lines of n numbers each: `step` is the distance between numbers of a line, `apart` that between lines.
+/// Lines of n numbers each: `step` is the distance between numbers of a line, `apart` the distance between lines.
 struct TileLines {
   int n, step, count, apart;
 };
 
-/// The transform of Cosines, applied step by step to a whole tile. Level l cuts lines into 2^l parts, the transforms
-/// into which the first one has split. Each step reads one of two copies of the tile and writes the other.
+/// The transform of Cosines, applied step by step to a whole tile. Level l cuts lines into 2^l parts, which are the
+/// transforms into which the first one has been split. Each step reads one of two copies of the tile and writes the
+/// other.
 template <int S>
 struct CosineSteps {
   static constexpr float root_half = 0.70710678118654752440F;
   CosineTables tables;
 
   enum class Kind : std::uint8_t { two, back, four };
-  /// Returns the kind of a part. A DCT-II splits into a DCT-II and a DCT-IV, a DCT-IV into two DCT-IIs. In an inverse
-  /// transform, the first part is inverse.
+  /// Returns the kind of a part. A DCT-II splits into a DCT-II and a DCT-IV, and a DCT-IV into two DCT-IIs. In an
+  /// inverse transform, the first part is inverse.
   TERSE_HD static Kind kind_of(int part, bool inverse) {
     if (inverse && part == 0) return Kind::back;
     int ones = 0;
@@ -120,10 +121,10 @@ struct CosineSteps {
 };
 
 /// A tile in a block's shared memory: its elements, or its numbers in a basis's coordinates. It is in one of two copies
-/// of `room` floats; the other one is for transforms only. S = 0: a row of up to `placed_together` elements.
+/// of `room` floats; the other copy is for transforms only. S = 0 means a row of up to `placed_together` elements.
 template <class Basis, int S>
 struct TileTransform {
-  /// Numbers added to each row, so that threads of a warp that go down a column use different banks.
+  /// Padding of each row, so that threads of a warp that go down a column use different banks.
   static constexpr int padding = Basis::transforms ? 1 : 0;
   static constexpr std::size_t numbers = S > 0 ? std::size_t{S} * S : std::size_t{placed_together};
   static constexpr std::size_t room = numbers + S * padding;
@@ -145,7 +146,7 @@ struct TileTransform {
     if constexpr (S == 0) return first + e;
     return first + e / columns * stride + e % columns;
   }
-  /// Returns the shared-memory offset of element e; `number` returns that of number e.
+  /// Returns the shared-memory offset of element e; `number` returns the offset of number e.
   TERSE_HD int element(int e) const {
     if constexpr (Basis::transforms) return e / columns * (columns + padding) + e % columns;
     return e;
@@ -155,7 +156,7 @@ struct TileTransform {
     return e;
   }
 
-  /// Returns a number as it is picked from; beyond `limit` it counts as not finite.
+  /// Returns a number as used for picking; beyond `limit` it counts as not finite.
   TERSE_HD static float within(float limit, float number, std::uint32_t* bad) {
     if constexpr (!Basis::transforms) return number;
     const bool good = magnitude(number) <= limit;
@@ -163,8 +164,8 @@ struct TileTransform {
     return keep_if(good, number);
   }
 
-  /// Transforms elements to numbers. `spare`, the other copy, is overwritten, and the two may be swapped. All threads
-  /// of the block must call it, after a wait; on return, all have finished.
+  /// Transforms elements to numbers. `spare`, the other copy, is overwritten, and the two copies may be swapped. All
+  /// threads of the block must call it, after a wait; when it returns, all have finished.
   template <class Block>
   TERSE_HD void forward(Block& block, float*& x, float*& spare) const {
     if constexpr (Basis::transforms) {

@@ -8,7 +8,7 @@
 #include "terse/compressor/keyed.hpp"
 #include "terse/device/verbs/pack.hpp"
 
-// Keyed compressors on a grid executor: the same bits as on the host; errors are noted, not returned.
+// Keyed compressors on a grid executor, with the same bits as on the host; errors are recorded, not returned.
 
 namespace terse::detail {
 
@@ -21,7 +21,8 @@ concept UsesNumbers = requires(const Use& use, const Piece& piece) {
   use(piece, index_t{}, 0.0F, 0, 0.0F);
 };
 
-/// Returns on a tile's first thread the sum modulo 2^64 over the tile's threads. All threads of a block must call it.
+/// Returns the sum modulo 2^64 over the tile's threads, on the tile's first thread. All threads of a block must call
+/// it.
 template <class Block>
 TERSE_HD std::uint64_t sum_of_tile(Block& block, std::uint64_t (&sums)[block_threads], std::uint64_t own) {
   const int thread = block.thread();
@@ -53,7 +54,7 @@ struct EncodeKeyedKernel {
     const index_t number = tile_number(block);
     const int lane = block.thread() % lanes;
     std::uint64_t sum = 0;
-    if (number < slice.tiles) {  // the same for all threads of a warp
+    if (number < slice.tiles) {  // equal for all threads of a warp
       const Tile tile = slice.tile(number);
       F message = message_;
       enter(message, tile.piece);
@@ -142,7 +143,7 @@ struct DecodeKeyedKernel {
   }
 };
 
-/// Encodes as on the host; `bad` is in the executor's memory.
+/// Encodes as on the host, with `bad` in the executor's memory.
 template <GridExecutor E, int Bits, class Rounding, class F>
 void encode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, F message, std::byte* section,
                   const StepDraw& draw, std::uint32_t& bad) {
@@ -168,7 +169,7 @@ void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, co
         DecodeKeyedKernel<Grid<Bits, Rounding>, Key, Use>{slice, grid, incoming, packets, key, use, wrong});
   });
 }
-/// Decodes as on the host; `wrong` is in the executor's memory.
+/// Decodes as on the host, with `wrong` in the executor's memory.
 template <GridExecutor E, int Bits, class Rounding, class Key, class Use>
 void decode_keyed(E ex, const Range& range, const Grid<Bits, Rounding>& grid, const std::byte* section,
                   Key key, Use use, std::uint32_t& wrong) {

@@ -9,14 +9,15 @@
 #include "terse/device/compressor/coded_picks.hpp"
 #include "terse/device/compressor/units.hpp"
 
-// The encoder of units of any size on a grid executor, those of several packets in the same kernels, with any coder:
-// picks of TopK, Threshold and RandomK. Several blocks of threads take a large unit. Small ones: top_picks.hpp.
+// The encoder of units of any size on a grid executor, for picks of TopK, Threshold and RandomK with any coder. The
+// same kernels encode several packets. Several blocks of threads process a large unit. Small ones: top_picks.hpp.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Kernel that gathers the values of each unit's drawn elements, adjacent, at the place of the unit's first block.
+/// Kernel that gathers the values of each unit's drawn elements, adjacent to each other, at the place of the unit's
+/// first block.
 template <class Selection>
 struct GatherDrawnKernel {
   static constexpr bool cooperative = false;
@@ -38,7 +39,7 @@ struct GatherDrawnKernel {
 };
 
 /// Kernel that writes the sections of units whose picks are listed or drawn. It commits picks as fp32 to the error
-/// feedback at once, and sets others aside for their coder.
+/// feedback at once, and stores others for their coder.
 template <class Sections, class Feedback>
 struct WritePicksKernel {
   static constexpr bool cooperative = false;
@@ -132,7 +133,8 @@ class UnitPicker {
   using Coder = std::conditional_t<Values::lossless, NoCoder, UnitCoder<E, Values>>;
 
  public:
-  /// Allocates for parts of units with n candidates altogether, all elements or drawn ones, and up to `picks` picks.
+  /// Allocates memory for parts of units with n candidates in total (all elements or drawn ones) and up to `picks`
+  /// picks.
   UnitPicker(index_t n, index_t picks)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),
@@ -145,8 +147,8 @@ class UnitPicker {
         coder_(picks + PickUnits::capacity) {}
 
   /// Picks from `ranges` of the message that `feedback` holds, and writes each section to `base` plus its range's
-  /// `going`. Values that are coded are set aside in `room`, for the arena indices from `begin` on. Calls told(c, bytes)
-  /// for each range when it is complete.
+  /// `going`. Values that are coded later are stored in `room`, for the arena indices from `begin` on. Calls told(c,
+  /// bytes) for each range when it is complete.
   template <class Feedback, class Told>
   void operator()(E ex, const Sections& sections, PlacedRanges ranges, Feedback feedback,
                   view<float, typename E::memory> room, index_t begin, const EncodeContext& context,
@@ -205,7 +207,7 @@ class UnitPicker {
   }
   /// Selects the k elements of largest magnitude of each unit.
   void select_largest(E ex, const PickUnits& units) { place_largest(ex, units, memory(), positions_.data()); }
-  /// Selects the elements that reach the units' thresholds, or the k largest if these are too many. Stores their number
+  /// Selects the elements that reach the units' thresholds, or the k largest if too many do. Stores the number of picks
   /// in the units.
   void select_above(E ex, PickUnits& units) {
     place_picks(ex, units, PicksByMagnitude{memory().cuts}, memory(), positions_.data());
@@ -215,7 +217,7 @@ class UnitPicker {
     bool full = false;
     for (int u = 0; u < units.count; ++u) {
       PickUnits::Unit& unit = units.units[u];
-      // There may be more, and the lowest positions must not crowd out the others forever.
+      // There may be more, and the lowest positions must not exclude the others forever.
       if (picks_in(totals[u]) >= unit.k) {
         unit.least = PickUnits::by_rank;
         full = true;

@@ -7,7 +7,7 @@
 
 #include "terse/device/compressor/add_picks.hpp"
 
-// Reading sections of sparse compressors on a grid executor: the launches, and the memory that they require.
+// Reading of sections of sparse compressors on a grid executor: the launches, and the memory that they require.
 
 namespace terse::detail {
 
@@ -20,7 +20,7 @@ class UnitReader {
   static constexpr bool sends_positions = together && !PicksByDraw<Selection>;
 
  public:
-  /// Allocates for parts of `units` units of n elements altogether.
+  /// Allocates memory for parts of `units` units of n elements in total.
   UnitReader(index_t n, index_t units)
       : units_(units),
         places_(Selection::variable ? units * most_packets : 0, unwritten),
@@ -30,8 +30,8 @@ class UnitReader {
                 unwritten),
         counters_(sends_positions ? EntryCounters::numbers : 0) {}
 
-  /// Calls visit(u, unit, positions, picked values) for the units of one section, unit by unit. Notes faults of their
-  /// shapes in `findings`, unless nullptr.
+  /// Calls visit(u, unit, positions, picked values) for the units of one section, unit by unit. Records faults of
+  /// their shapes in `findings`, unless it is nullptr.
   template <class Visit>
   void for_each_unit(E ex, const Sections& sections, const PlacedRange& placed, const std::byte* packet,
                      Findings* findings, Visit visit) {
@@ -53,9 +53,9 @@ class UnitReader {
     });
   }
 
-  /// Writes the weighted sums of the sources' values to `sums`, for the arena indices from `begin` on: all sources over
-  /// the same range, or each over its own. `more`: adds to the numbers that are there; `last`: transforms them to
-  /// elements.
+  /// Writes the weighted sums of the sources' values to `sums`, for the arena indices from `begin` on. All sources are
+  /// over the same range, or each is over a separate one. `more` adds to the existing numbers; `last` transforms the
+  /// sums to elements.
   template <class Source>
   void add(E ex, const Sections& sections, PlacedRanges ranges, const Source* sources, int count,
            const CosineTables& tables, float* sums, index_t begin, bool more, bool last) {
@@ -117,7 +117,7 @@ class UnitReader {
       });
     }
   }
-  /// Counts entries of long bitmaps; a list's entries are found where they are added.
+  /// Counts entries of long bitmaps; a list's entries are found when they are added.
   void count_entries(E ex, const Units& units, const PickedPackets& packets) {
     bool long_bitmaps = false;
     for (int e = 0; e < units.count; ++e) {

@@ -13,15 +13,15 @@
 #include "terse/device/compressor/tiles.hpp"
 #include "terse/device/compressor/top_picks.hpp"
 
-// Sparse and Tiled on a grid executor: picks from pieces, whose basis is the identity, and from tiles in any basis. All
-// units are in the same kernels where selection and coder support it, and taken unit by unit otherwise.
+// Sparse and Tiled on a grid executor: picks from pieces, whose basis is the identity, and from tiles in any basis. If
+// selection and coder support it, all units are in the same kernels; otherwise units are processed one by one.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// An arena of tiles as the message that a sparse compressor picks from, and another one for the values that receivers
-/// will read.
+/// An arena of tiles as the message for a sparse compressor, and another arena for the values that receivers will
+/// read.
 struct TileView {
   static constexpr bool commits_zero = true;
   const float* numbers;
@@ -46,10 +46,10 @@ struct PicksOnGrid {
   static constexpr bool tiles = side > 0;
   /// Kernels read all units of all packets.
   static constexpr bool reads_together = PicksTogether<Selection>;
-  /// A block of threads encodes each small unit; tiles are small.
+  /// A block of threads encodes each small unit, and tiles are small.
   static constexpr bool by_block = !G::units().whole && PicksAtOnce<Selection, Values, Basis, side>;
   static constexpr bool always_by_block = by_block && tiles;
-  /// Kernels pick from all units of any size; lossy values require units that begin at multiples of 64.
+  /// Kernels pick from all units of any size; lossy values require that units begin at multiples of 64.
   static constexpr bool picks_together = !always_by_block && reads_together && (!tiles || Values::lossless);
   static constexpr bool unit_by_unit = !always_by_block && !picks_together;
 
@@ -75,7 +75,7 @@ struct PicksOnGrid {
     };
 
     buffer<float, typename E::memory> sums;     // for the arena indices from `begin` on
-    buffer<float, typename E::memory> numbers;  // the same, of tiles, where they are adjacent
+    buffer<float, typename E::memory> numbers;  // the same for tiles, which are adjacent there
     index_t begin;
     BasisTables<Basis, side, E> tables;
     UnitReader<E, Basis, Sections> reader;
@@ -124,7 +124,7 @@ struct PicksOnGrid {
     }
   }
 
-  /// Computes the weighted sums of received packets, all over the same range or each over its own.
+  /// Computes the weighted sums of received packets, which are all over the same range or each over a separate one.
   template <GridExecutor E>
   static ArrivedSums arrived(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                              Incoming packets) {
@@ -132,7 +132,8 @@ struct PicksOnGrid {
     add(executor, workspace, picker, ranges, packets);
     return elements(executor, workspace, picker, ranges);
   }
-  /// Does so in two steps: the sums in the basis's coordinates, in `numbers_of`, and their transform to elements.
+  /// Works in two steps: computes the sums in the basis's coordinates, in `numbers_of`, then transforms them to
+  /// elements.
   template <GridExecutor E>
   static void add(E executor, Workspace<E>& workspace, const Picker& picker, PlacedRanges ranges,
                   Incoming packets) {

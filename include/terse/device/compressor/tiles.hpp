@@ -16,7 +16,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Executor of one of several devices, each with its own memory.
+/// Executor of one of several devices, each with separate memory.
 template <class E>
 concept SaysDevice = requires(const E& executor) {
   { executor.device } -> std::convertible_to<int>;
@@ -56,7 +56,8 @@ struct BasisTables {
   }
 };
 
-/// Kernel that transforms elements to the numbers to pick from, which are adjacent in each tile, or `Back`.
+/// Kernel that transforms elements to the numbers for picking, which are adjacent in each tile, or, with `Back`,
+/// numbers to elements.
 template <class Basis, class Sections, bool Back>
 struct TransformTilesKernel {
   static constexpr bool cooperative = true;

@@ -8,15 +8,15 @@
 #include "terse/device/compressor/cosines.hpp"
 #include "terse/device/compressor/units.hpp"
 
-// The encoder of small units on a grid executor, which have up to 4096 elements: one block of threads takes each unit
-// from the message to the error feedback. It picks the largest of a piece, or of a tile in any basis, and codes them by
-// any coder, with the same picks and bytes as on the host. Of larger units: picks.hpp.
+// The encoder of small units (up to 4096 elements) on a grid executor: one block of threads processes each unit from
+// the message to the error feedback. It picks the largest of a piece, or of a tile in any basis, and codes them by any
+// coder, with the same picks and bytes as on the host. Of larger units: picks.hpp.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Functor that stores the compensated message through the error feedback, and raises `bad` for values that are not
+/// Functor that stores the compensated message through the error feedback, and sets `bad` for values that are not
 /// finite.
 template <class F>
 struct Materialize {
@@ -86,7 +86,7 @@ struct TopPicksKernel {
                                                                                    rest.counters);
     write(block, tile, shared, rest.positions, x);
     block.sync();
-    // Receivers read picks as they were coded, and zeros for the other numbers.
+    // Receivers read picks as coded, and zeros for the other numbers.
     if constexpr (Basis::transforms) {
       for (int e = block.thread(); e < shape.count(); e += block_threads)
         spare[shape.number(e)] = read(shared, x, e);
@@ -125,7 +125,7 @@ struct TopPicksKernel {
       x[shape.element(e)] = *feedback.at(i);
     }
   }
-  /// Writes positions and values; in `x`, replaces values by those that receivers will read.
+  /// Writes positions and values. In `x`, replaces values by those that receivers will read.
   template <class Block>
   TERSE_HD void write(Block& block, const SentUnit& tile, Shared& shared, const std::uint32_t* positions,
                       float* x) const {
@@ -155,13 +155,13 @@ struct TopPicksKernel {
   }
 };
 
-/// True if the kernel fits a block's shared memory: 48 KiB, of which a scan takes up to 1 KiB.
+/// True if the kernel fits a block's shared memory of 48 KiB, of which a scan takes up to 1 KiB.
 template <class Basis, int S, class Values>
 inline constexpr bool takes_top_picks = sizeof(TopPicksShared<Basis, S, Values>) <= std::size_t{47} << 10;
 
 TERSE_NUMERICS_END
 
-/// Selections whose picks from small units, in a basis, TopPicksKernel can make.
+/// Selections whose picks from small units in a basis can be made by TopPicksKernel.
 template <class Selection, class Values, class Basis = terse::Elements, int S = 0>
 concept PicksAtOnce =
     PicksByRank<Selection> && !Traits<Selection>::single_stage && takes_top_picks<Basis, S, Values>;

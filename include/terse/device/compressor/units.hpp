@@ -12,20 +12,20 @@
 #include "terse/device/verbs/select.hpp"
 #include "terse/executor/placed_ranges.hpp"
 
-// The units of sections on a grid executor, in one table for pieces and for tiles: a block finds its unit, and the
-// unit's place in its section, from the block's number.
+// The units of sections on a grid executor, in one table for pieces and for tiles. From its number, a block finds
+// its unit and the unit's place in its section.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// The sides of the tiles that are the units of a granularity; 0: its units are pieces.
+/// The sides of the tiles that are the units of a granularity; 0 if its units are pieces.
 template <class G>
 inline constexpr int side_of = 0;
 template <int S, int Share>
 inline constexpr int side_of<PerTile<S, Share>> = S;
 
-/// A piece as its only tile.
+/// A piece as a single tile.
 template <>
 struct PieceTiles<0> {
   Piece piece{};
@@ -49,7 +49,7 @@ TERSE_HD std::uint32_t element_at(index_t n, index_t among, index_t key, std::ui
   return place;
 }
 
-/// A unit, and the part of it that a block takes.
+/// A unit, and the part of it that a block processes.
 struct SentUnit {
   Piece piece;                      // that contains the elements
   TilePlace place;                  // of the elements
@@ -59,11 +59,11 @@ struct SentUnit {
   index_t number;                   // in its range
   int packet;                       // its packet; -1: all packets
   int entry;                        // in the table
-  index_t block = 0, blocks = 1;    // the block's number among those of the unit
+  index_t block = 0, blocks = 1;    // the block's number among the unit's blocks
 };
 
 /// The units of some pieces of one or more ranges, as a kernel argument, and the assignment of a kernel's blocks to
-/// them: tiles have a block each.
+/// units. A tile has one block.
 template <class Sections>
 struct SentUnits {
   using Coder = typename Sections::Coder;
@@ -72,7 +72,7 @@ struct SentUnits {
   enum Share { elements, items, shares };
   static constexpr index_t items_per_block = 4 * block_threads;
 
-  /// Number of a unit's picks; tiles have 4096 elements at most.
+  /// Number of a unit's picks; tiles have at most 4096 elements.
   using Picks = std::conditional_t<(side > 0), std::uint16_t, std::uint32_t>;
   struct Entry {
     PieceTiles<side> tiles;
@@ -134,7 +134,7 @@ struct SentUnits {
             entry.packet,
             e};
   }
-  /// Returns the unit of a block. With the share `elements`, `place` is that of the block's elements.
+  /// Returns the unit of a block. With the share `elements`, `place` is the place of the block's elements.
   TERSE_HD SentUnit part(Share share, index_t block) const {
     int e = 0;
     for (int size = count; size > 1;) {
@@ -181,7 +181,7 @@ struct SentUnits {
 };
 
 /// Calls use(units) for slices of the units of `ranges`; a range's section begins at its `going`. With several ranges,
-/// each has its own packet. Calls told(r, bytes) for each range.
+/// each has a separate packet. Calls told(r, bytes) for each range.
 template <class Sections, class Picks, class Use, class Told>
 void for_each_table(const Sections& sections, PlacedRanges ranges, const Picks& picks, const Use& use,
                     const Told& told) {

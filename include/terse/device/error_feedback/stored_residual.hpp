@@ -10,8 +10,8 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Kernel that rounds errors into storage: one block of threads per tile, and one thread per scale of 64 elements,
-/// whose terms it joins by halves.
+/// Kernel that rounds errors into storage, with one block of threads per tile, and one thread per scale of 64
+/// elements, whose terms it joins by halves.
 template <class Q>
 struct StoreErrorsKernel {
   static constexpr bool cooperative = true;

@@ -23,10 +23,10 @@ class Envelope<E> {
  public:
   Envelope() : verdict_(1), found_(1) {}
 
-  // The calls below are deferred to the next kernel of this envelope, mostly one that stamps or closes the round.
+  // The calls below are deferred to the next kernel of this envelope, usually one that stamps or closes the round.
 
   void open(E ex, const detail::RoundHeader& round, int rank) {
-    // Left over from a round that was given up: taking the note resets its flag to 0.
+    // It may be left from an abandoned round: taking the note resets its flag to 0.
     if (next_.bad != nullptr) launch(ex);
     rank_ = rank;
     next_ = {};
@@ -51,7 +51,7 @@ class Envelope<E> {
   template <class Codec>
   void accept(E ex, Codec& codec, const Portion& portion, const std::byte* packet, std::uint64_t least,
               std::uint64_t most, std::uint64_t place, int sender, int from = -1) {
-    // In the same kernel, opening, noting and stamping would come after accepting.
+    // In one kernel, opening, noting and stamping would come after accepting.
     if (next_.opens || next_.bad != nullptr || next_.leaving.count > 0 ||
         next_.arrived.count == detail::most_together)
       launch(ex);
@@ -94,7 +94,7 @@ class Envelope<E> {
     launch(ex);
   }
   void check_read(E ex, std::uint32_t& wrong, int sender) { check_read(ex, &wrong, {&sender, 1}); }
-  /// Checks the reads of several packets, most_packets at most.
+  /// Checks the reads of several packets, at most most_packets.
   void check_read(E ex, std::uint32_t* wrong, std::span<const int> senders) {
     settle_next(ex);
     detail::CheckReadKernel kernel{verdict_.data(), wrong, static_cast<int>(senders.size()), {}};

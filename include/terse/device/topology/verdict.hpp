@@ -9,7 +9,7 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/topology/envelope.hpp"
 
-// A device's findings about the packets of a round, and the kernels that make them.
+// A device's results for the packets of a round, and the kernels that make them.
 
 namespace terse {
 
@@ -18,17 +18,17 @@ namespace detail {
 /// Maximum number of packets that one kernel stamps or accepts; they are in its argument.
 inline constexpr int most_together = 16;
 
-/// A device's findings about the packets of a round.
+/// A device's results for the packets of a round.
 struct Verdict {
   PacketFault fault;
-  Findings findings[most_together];  // by the compressor's check of the current packets
+  Findings findings[most_together];  // from the compressor's check of the current packets
   std::uint32_t unlikely = 0;  // a bit for each current packet: a scale exceeds those of all finite messages
   std::uint64_t damage = no_damage;
   std::int32_t sender = 0, from = -1;  // of the invalid packet, see Envelope
   std::uint16_t flags = PacketHeader::finite;
-  bool closed = false;      // the mean must not be consumed
-  bool non_finite = false;  // because a gradient was not finite
-  bool unreadable = false;  // because the sender's packet couldn't be decoded relative to this rank's own
+  bool closed = false;      // if set, the mean must not be consumed
+  bool non_finite = false;  // the cause is a gradient that was not finite
+  bool unreadable = false;  // a sender's packet couldn't be decoded with this rank's values
 };
 
 /// Returns the header that the packet must have in this step.
@@ -48,7 +48,7 @@ TERSE_HD inline void take_note(Verdict& verdict, std::uint32_t* bad, std::uint16
   verdict.flags = merged_flags(verdict.flags, own);
 }
 
-/// Kernel that notes a bad value of this rank.
+/// Kernel that records a bad value of this rank.
 struct NoteKernel {
   static constexpr bool cooperative = false;
   struct Shared {};
@@ -71,7 +71,7 @@ struct StampedPackets {
   Packet packets[most_together];
 };
 
-/// A received packet, and its `count` scales, none of which exceeds `limit` if its message was finite.
+/// A received packet with its `count` scales; if its message was finite, none exceeds `limit`.
 struct ArrivedPacket {
   std::uint64_t least, most, place;
   const std::byte *at, *scales;
@@ -129,7 +129,7 @@ struct VerdictKernel {
   const StepScalars* now;
   bool opens;  // and accepts nothing
   ArrivedPackets arrived;
-  bool looks;          // at the scales, unless ScalesKernel has
+  bool looks;          // at the scales, unless ScalesKernel has checked them
   std::uint32_t* bad;  // flag of a note
   std::uint16_t own, refusal;
   StampedPackets leaving;
@@ -196,7 +196,7 @@ struct VerdictKernel {
   }
 };
 
-/// Kernel that adds the findings of another verdict of the same step.
+/// Kernel that adds the results of another verdict of the same step.
 struct AbsorbKernel {
   static constexpr bool cooperative = false;
   struct Shared {};

@@ -11,8 +11,8 @@
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/quads.hpp"
 
-// The incoming packets of a verb of a grid executor: a list of up to `most`, as a kernel argument, or a pointer to one if
-// `most` is 0, which a kernel's code takes.
+// The incoming packets of a verb of a grid executor, as a kernel argument: a list of up to `most`. If `most` is 0, a
+// pointer to a list, which the kernel's code takes.
 
 namespace terse::detail {
 
@@ -115,7 +115,7 @@ struct ArrivingPackets : PacketList<Code, most> {
       for (const auto& row : sum)
         for (const float one : row) damaged_ |= !(magnitude(one) <= limit);
     }
-    /// Checks whether one of the sums may have to count as 0: these rows are processed element by element.
+    /// Checks whether one of the sums may have to count as 0; such rows are processed element by element.
     TERSE_HD bool damaged() const { return damaged_; }
     /// Calls f, bound to row r's elements, for lane j of the four.
     template <class F>

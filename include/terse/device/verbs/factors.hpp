@@ -23,8 +23,8 @@ struct BlockVector {
     std::uint32_t largest[block_threads / 32];
   };
 
-  /// A step: x <- factor x - along before, unless `before` is nullptr; and the dot product of x and `other`, or of x
-  /// and itself.
+  /// A step, x <- factor x - along before (unless `before` is nullptr), and the dot product of x and `other`, or of
+  /// x and x.
   struct Step {
     float* x;
     const float* other = nullptr;
@@ -33,8 +33,8 @@ struct BlockVector {
     float factor = 1;
   };
 
-  /// Takes the step and returns the dot product to all threads, summed in the shape of a row's product with a vector.
-  /// All threads multiply, and 16 of them add up each block of 4096 elements.
+  /// Takes the step and returns the dot product to all threads; its order of summation is that of a row's product
+  /// with a vector. All threads multiply, and 16 of them add each block of 4096 elements.
   template <class Block>
   TERSE_HD static float dot(Block& block, Shared& shared, const Step& step, index_t count) {
     const int thread = block.thread(), strip = thread / Strip::width;
@@ -58,7 +58,7 @@ struct BlockVector {
             std::bit_cast<float>(block.shuffle(std::bit_cast<std::uint32_t>(total), (thread + half) % 32));
       if (strip < strips && thread % Strip::width == 0) shared.sum[strip] = total;
       block.sync();
-      for (int k = 0; k < together; ++k) sum += shared.sum[k];  // 0 where there is no block
+      for (int k = 0; k < together; ++k) sum += shared.sum[k];  // 0 if there is no block
     }
     return sum;
   }
@@ -191,7 +191,7 @@ struct PrepareColumnsKernel {
   }
 };
 
-/// Returns a / b, neither of them negative. On a device, 64-bit division is a function call.
+/// Returns a / b for numbers that are not negative. On a device, 64-bit division is a function call.
 TERSE_HD inline index_t quotient(index_t a, index_t b) {
   if ((a | b) >> 32 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
@@ -225,7 +225,7 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// Computes, as the verbs below do, the same bits as the host's verb of the same name.
+/// Computes the same bits as the host's verb of the same name, as the verbs below do.
 template <int R, GridExecutor E>
 void orthonormalize(E ex, in<E, detail::Factored> matrices, float* left, std::uint8_t* lost) {
   if (!matrices.empty())

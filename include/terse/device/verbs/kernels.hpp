@@ -10,7 +10,8 @@
 #include "terse/device/verbs/arriving.hpp"
 
 // The verbs for executors that run kernels on a grid of thread blocks: `executor::cuda` on a device, and
-// `executor::emulated`, which runs the same kernels on the host, for tests and debuggers. Such an executor E has
+// `executor::emulated` on the host. The latter runs the same kernels, for tests and debuggers. Such an executor E
+// has
 //
 //     E::grid == true, E::memory; E::staging, host memory with fast copies to and from E::memory
 //     launch(kernel, blocks)                   runs kernel(block, shared) in `blocks` blocks of 256 threads, or as many as
@@ -21,7 +22,7 @@
 //     synchronize()                            returns when all of this is done
 //
 // A kernel is a trivially copyable struct with `Shared`, the shared memory of a block's threads, and a `cooperative`
-// constant: true if its threads wait for each other, by these functions of the block:
+// constant. It is true if its threads wait for each other, by these functions of the block:
 //
 //     sync()
 //     ballot(bit), shuffle(word, from)         among the 32 threads of a warp, all of which take part
@@ -29,8 +30,8 @@
 //     sum(own)                                 the sum over all threads, on the first thread; both sums are for blocks
 //                                              of block_threads threads, all of which take part, and wait as in sync()
 //
-// The two sums are CUB's on a device, and for unsigned integers only: for floats, CUB's tree would give other sums than
-// the host's, so kernels join floats themselves.
+// The two sums are CUB's on a device, for unsigned integers only. For floats, CUB's tree would give other sums than the
+// host's, so kernels join floats themselves.
 //
 // 64 threads are the 64 lanes of a tile, so that every sum has the same shape and every packet the same layout as with
 // the host's verbs.
@@ -40,9 +41,9 @@ namespace detail {
 
 inline constexpr int tiles_per_block = block_threads / lanes;
 
-/// Functors that name their streams, see executor/streams.hpp and executor/quads.hpp. Each of the 16 threads of a tile
-/// takes four neighbouring lanes of several rows at a time. The results equal those of calls lane by lane, bit for bit.
-/// The last rows of a tile, and all rows if a stream is misaligned, are processed element by element.
+/// Functors that name their streams, see executor/streams.hpp and executor/quads.hpp. Each of a tile's 16 threads takes
+/// four neighbouring lanes of several rows at a time. The results equal those of calls lane by lane, bit for bit. The
+/// last rows of a tile, and all rows if a stream is misaligned, are processed element by element.
 template <class Incoming, class F>
 concept RunsWide = NamesStreams<F> && requires {
   typename Incoming::template Rowwise<1>;
@@ -50,7 +51,7 @@ concept RunsWide = NamesStreams<F> && requires {
 
 TERSE_NUMERICS_BEGIN
 
-/// Returns the number of a thread's tile, if there is one, where `threads` threads share a tile. No memory holds 2^32 tiles.
+/// Returns the number of a thread's tile, if there is one, if `threads` threads share a tile. No memory holds 2^32 tiles.
 template <int threads = lanes, class Block>
 TERSE_HD std::uint32_t tile_number(const Block& block, Tuning tuning = {.threads = block_threads}) {
   return static_cast<std::uint32_t>(block.index() * (tuning.threads / threads) + block.thread() / threads);
@@ -69,8 +70,8 @@ struct WidePlace {
         thread(block.thread() % 32) {}
 };
 
-/// Kernel that runs `body(block, shared, slice, incoming)`, with room for some pieces and as many packets. Bodies know
-/// no room, so that they are compiled once for the host.
+/// Kernel that runs `body(block, shared, slice, incoming)`, with room for some pieces and as many packets. Bodies
+/// don't depend on the room, so they are compiled once for the host.
 template <int room, class Incoming, class Body>
 struct SliceKernel {
   static constexpr Tuning tuning = tuning_of_kernel<Body>();
@@ -130,7 +131,7 @@ struct ForEachBody {
           for (int j = 0; j < quad; ++j) arrived.call(bound, tile, r, j, keep(r, j));
         });
       }
-      if (b >= tile.end) break;  // the mask may have no word here
+      if (b >= tile.end) break;  // the mask may not have a word here
       const FourOf<1, Space> keep(mask, tile.piece.offset + b + lane);
       TERSE_ROLLED
       for (int j = 0; j < quad && b + lane + j < tile.end; ++j)
@@ -190,7 +191,7 @@ void launch_body(E ex, const Slice& slice, const Incoming& incoming, const Body&
 
 }  // namespace detail
 
-/// Calls f over several ranges at once, each of which may read its own packet.
+/// Calls f over several ranges at once, each of which may read a separate packet.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, Incoming incoming, F f) {
   using Arrived = detail::Arriving<Incoming, 0>;
@@ -203,7 +204,7 @@ void for_each(E ex, detail::PlacedRanges ranges, Mask<typename E::memory> mask, 
       });
 }
 
-/// Computes, as the verbs below do, the same bits as the host's verb of the same name.
+/// Computes the same bits as the host's verb of the same name, as the verbs below do.
 template <GridExecutor E, class Incoming, class F>
 void for_each(E ex, const Range& range, Mask<typename E::memory> mask, Incoming incoming, F f) {
   const detail::PlacedRange one{&range};

@@ -5,14 +5,14 @@
 #include "terse/executor/atomic.hpp"
 #include "terse/executor/tuning.hpp"
 
-// Work of a kernel's last block on the results of all blocks, without a separate launch.
+// Work of a kernel's last block with the results of all blocks, without a separate launch.
 
 namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
 /// Calls is_last for a whole block, through `shared` in its shared memory. The threads of the last of `all` blocks see
-/// all that the other blocks' threads wrote before their calls.
+/// all writes of the other blocks' threads before their calls.
 template <class Block>
 TERSE_HD bool is_last_block(Block& block, bool& shared, std::uint32_t* count, index_t all) {
   block.sync();
@@ -21,7 +21,8 @@ TERSE_HD bool is_last_block(Block& block, bool& shared, std::uint32_t* count, in
   return shared;
 }
 
-/// Replaces each of `count` numbers by the sum of those before it, with all threads of a block. Returns the sum of all.
+/// Replaces each of `count` numbers by the sum of the previous ones, with all threads of a block. Returns the sum of
+/// all.
 template <class Block>
 TERSE_HD std::uint64_t sum_before(Block& block, std::uint64_t* numbers, index_t count) {
   constexpr int own = 8;

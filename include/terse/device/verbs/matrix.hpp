@@ -54,7 +54,7 @@ struct MultiplyKernel {
     const index_t group = block.index() % Groups::count;
     const int thread = block.thread();
     const index_t row = block.index() / Groups::count * rows + thread / across;
-    // Threads without a row repeat the last row's work, since the whole warp takes part below.
+    // Threads without a row repeat the last row's work, since the whole warp must take part below.
     const float* const own = m + (row < p.count ? row : p.count - 1) * q.count;
     float sum[Groups::together] = {};
     for (index_t begin = 0; begin < q.count; begin += reduction_block) {
@@ -94,8 +94,8 @@ struct MultiplyKernel {
     TERSE_UNROLL
     for (int k = 0; k < ahead; ++k) to[k] = load_quad(from + k * Strip::width);
   }
-  /// Joins by halves: accumulators at distances 8 and 4 are two threads and one away. The first thread of each row gets
-  /// the sum.
+  /// Joins by halves: the accumulators at distances 8 and 4 are in the threads at distances two and one. The first
+  /// thread of each row gets the sum.
   template <class Block>
   TERSE_HD static float joined(Block& block, float (&total)[quad]) {
     for (int half = across / 2; half > 0; half /= 2)
@@ -120,11 +120,11 @@ struct MultiplyTransposedKernel {
   const float* m;
   Columns<const float> p;
   Columns<float> q;
-  int across;  // threads across, with four columns each; the others have further rows
+  int across;  // threads across, with four columns each; the other threads have other rows
   bool wide;
 
-  /// Returns the threads across: few, down to 16 columns, so that there are many blocks, but no more rows at a time
-  /// than there are.
+  /// Returns the threads across. They are few, down to 16 columns, so that there are many blocks, but a block has no
+  /// more rows at a time than the matrix.
   static int threads_across(index_t rows) {
     int across = 4;
     while (across < block_threads / quad && block_threads / across * rows_together > rows) across *= 2;
@@ -171,7 +171,7 @@ struct MultiplyTransposedKernel {
   }
 
  private:
-  /// Adds up rows `begin` to `begin` + 7 of four columns.
+  /// Adds rows `begin` to `begin` + 7 of four columns.
   TERSE_HD void add_eight(index_t group, index_t begin, index_t column,
                           float (&total)[Groups::together][quad]) const {
     if (column >= q.count) return;
@@ -208,7 +208,7 @@ TERSE_NUMERICS_END
 
 }  // namespace detail
 
-/// Computes, as multiply_transposed does, the same bits as the host's verb of the same name. Reads M once for every
+/// Computes the same bits as the host's verb of the same name, as multiply_transposed does. Reads M once for every
 /// four vectors.
 template <int R, GridExecutor E>
 void multiply(E ex, const float* m, Columns<const float> q, Columns<float> p) {

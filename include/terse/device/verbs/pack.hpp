@@ -15,7 +15,7 @@ namespace detail {
 TERSE_NUMERICS_BEGIN
 
 /// The 16 random bits of each of eight times 32 elements, made by the 32 threads of a warp: each thread makes one block
-/// of the draw for all.
+/// of the draw for all threads.
 template <class Block>
 class WarpRandom {
  public:
@@ -50,7 +50,7 @@ TERSE_HD void store_codes(Block& block, const Tile& tile, index_t b, int lane, C
       if (lane % 32 == bit) store_aligned(to + b / 8 * Bits + 8 * bit + lane / 32 * 4, word);
     }
   } else {
-    // The piece ends at a multiple of 8 bytes; the tile's last row may reach beyond it.
+    // The piece ends at a multiple of 8 bytes, and the tile's last row may extend beyond it.
     const index_t place = (b + lane) * static_cast<index_t>(sizeof code);
     if (b + lane < tile.end || (tile.end == tile.piece.count && place < code_bytes<Bits>(tile.piece.count)))
       store_aligned(to + place, code);
@@ -84,7 +84,7 @@ struct PackBody {
       codes.store(block, place, tile, here, mask, scale, NowhereElse{});
     } else {
       const std::uint32_t number = tile_number(block);
-      if (number < slice.tiles)  // the same for all threads of a warp
+      if (number < slice.tiles)  // equal for all threads of a warp
         by_lane(block, slice.tile(number), block.thread() % lanes);
     }
   }
@@ -184,8 +184,8 @@ void pack(E ex, const Range& range, Units units, Mask<typename E::memory> mask, 
 }
 
 /// Reduces and packs in one kernel, for several packets at their ranges' places after `wire`. Requires that units fit a
-/// tile, none is longer than `Longest`, and `f` hands its sample over to `g`; otherwise does nothing and returns false.
-/// Scales go to the places that the ranges name and, unless nullptr, to `scales`.
+/// tile, that none is longer than `Longest`, and that `f` hands its sample over to `g`; otherwise does nothing and
+/// returns false. Scales are written to the places that the ranges name and, unless it is nullptr, to `scales`.
 template <class Statistic, int Bits, bool Stochastic, index_t Longest = detail::reduction_block,
           GridExecutor E, class Incoming, class F, class G>
 bool reduce_pack_at_once(E ex, detail::PlacedRanges ranges, Units units, Mask<typename E::memory> mask,

@@ -6,8 +6,8 @@
 #include "terse/device/verbs/last_block.hpp"
 #include "terse/device/verbs/tile_sums.hpp"
 
-// Reductions of a grid executor: one kernel for the tiles, which finishes units of one tile, and one that joins the tiles
-// of longer units, and the pieces of a whole range.
+// Reductions of a grid executor. One kernel sums the tiles and finishes units of one tile; another joins the tiles of
+// longer units, and the pieces of a whole range.
 
 namespace terse {
 namespace detail {
@@ -15,16 +15,16 @@ namespace detail {
 TERSE_NUMERICS_BEGIN
 
 /// Kernel that evaluates and sums tiles. The partial results are in rows of `stride` floats, one for each tile of the
-/// range: the statistic's components, the count of values that are not finite and, as integers, the count of elements
-/// kept and a counter for JoinBody. A block shares each tile if `few`; otherwise a part of a warp does. `Also`: SumOnly
-/// or CodeRows.
+/// range. They are the statistic's components, the count of values that are not finite and, as integers, the count of
+/// kept elements and a counter for JoinBody. If `few`, a block of threads shares each tile; otherwise a part of a
+/// warp does. `Also`: SumOnly or CodeRows.
 template <Tuning tuned, bool few, class Statistic, bool Store, class Space, class Incoming, class F,
           class Also>
 struct ReduceBody {
   static constexpr bool wide = RunsWide<Incoming, F>;
   static_assert(wide || !Also::whole_warps);
   static constexpr int threads = few ? block_threads : wide ? row_threads : 32;  // that share a tile
-  // Without a number of resident blocks nvcc 13.0 takes so few registers for the codes that it spills.
+  // Without a number of resident blocks, nvcc 13.0 gives the codes so few registers that it spills.
   static constexpr Tuning tuning =
       few ? Tuning{.threads = block_threads, .resident_blocks = Also::whole_warps ? 3 : 0} : tuned;
   static constexpr int tiles = tuning.threads / threads;  // of a block
@@ -33,9 +33,9 @@ struct ReduceBody {
   using Shared = typename Sums::Shared;
   Mask<Space> mask;
   F f_;
-  float* partial;  // nullptr: only the stored values are needed
+  float* partial;  // nullptr if only the stored values are needed
   index_t stride;
-  typename Statistic::Scale* scales;  // of units of one tile each; nullptr: others
+  typename Statistic::Scale* scales;  // of units of one tile each; nullptr for others
   std::uint32_t* bad;
   std::byte* wire;
   bool aligned;
@@ -80,7 +80,7 @@ struct ReduceBody {
   }
 };
 
-/// Stores the count of a long piece in place of the counts of its first two tiles, 32 bits each.
+/// Stores the count of a long piece, 32 bits each, in place of the counts of its first two tiles.
 TERSE_HD inline void put_count(float* at, index_t tiles, index_t count) {
   at[0] = std::bit_cast<float>(static_cast<std::uint32_t>(count));
   if (tiles > 1) at[1] = std::bit_cast<float>(static_cast<std::uint32_t>(count >> 32));
@@ -90,9 +90,10 @@ TERSE_HD inline index_t get_count(const float* at, index_t tiles) {
   return static_cast<index_t>(std::bit_cast<std::uint32_t>(at[0]) | high << 32);
 }
 
-/// Kernel that joins the partial results of each unit by halves, and finishes it; or, if the whole range is one unit,
-/// joins the pieces in their order. As long as the halves are multiples of `Near`, a power of two, only tiles of the
-/// same remainder are joined, by many blocks; a unit's last block does the rest, and the slice's last one joins pieces.
+/// Kernel that joins the partial results of each unit by halves and finishes it. If the whole range is one unit, it
+/// joins the pieces in their order. As long as the halves are multiples of `Near`, a power of two, many blocks work,
+/// and each joins only tiles with equal remainders. A unit's last block does the rest, and the slice's last block
+/// joins pieces.
 template <class Statistic, index_t Near>
 struct JoinBody {
   static constexpr bool cooperative = true;
@@ -105,7 +106,7 @@ struct JoinBody {
   typename Statistic::Scale* scales;
   std::uint32_t* bad;
   float*
-      all;  // the totals of the whole range so far, and the count as two halves; nullptr: each unit has a scale
+      all;  // the totals of the whole range so far, and the count as two halves; nullptr if each unit has a scale
   bool first, last;
 
   template <class Block>
@@ -157,7 +158,7 @@ struct JoinBody {
                                      std::bit_cast<std::uint32_t>(kept[half]));
       }
   }
-  /// Joins `tiles` tiles into the first one, and returns to the first thread how many elements were kept.
+  /// Joins `tiles` tiles into the first one, and returns the number of kept elements to the first thread.
   template <class Block>
   TERSE_HD std::uint64_t join_near(Block& block, index_t first_tile, index_t tiles) const {
     const int thread = block.thread();
@@ -175,7 +176,7 @@ struct JoinBody {
     }
     return tiles > 1 ? block.sum(kept) : kept;
   }
-  /// By one thread: there are as many additions as pieces.
+  /// One thread does this, with as many additions as pieces.
   TERSE_HD void join_pieces(const SliceView& slice) const {
     TileTotals<Statistic> totals{{}, first ? 0 : get_count(all + width, 2)};
     for (int c = 0; c < width; ++c) totals.of[c] = first ? initial_component<Statistic>(c) : all[c];
@@ -195,7 +196,7 @@ struct JoinBody {
 
 TERSE_NUMERICS_END
 
-/// Launches the kernel for the tiles of a slice; see there.
+/// Launches the kernel for the tiles of a slice, see TilesBody.
 template <bool few, class Statistic, bool Store, GridExecutor E, class Incoming, class F, class Also>
 void launch_reduce(E ex, const Slice& slice, Mask<typename E::memory> mask, const Incoming& incoming,
                    const F& f, float* partial, index_t stride, typename Statistic::Scale* scales,

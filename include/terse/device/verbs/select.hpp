@@ -12,10 +12,10 @@
 namespace terse {
 namespace detail {
 
-/// Kernel of select_top in one block, with everything but the values in shared memory.
+/// Kernel of select_top in one block, with all memory except the values in shared memory.
 struct SelectFewKernel {
   static constexpr bool cooperative = true;
-  /// Counters, which may share memory with positions: they are unused when these are written.
+  /// Counters, which may share memory with positions, since they are unused when positions are written.
   using Counters = DigitCounts;
   struct Rest {
     GridCut cut;
@@ -46,7 +46,7 @@ struct SelectFewKernel {
   }
 };
 
-/// A span as the only unit, and the scratch of its selection.
+/// A span as a single unit, and the scratch of its selection.
 template <GridExecutor E>
 struct OneUnit {
   PickUnits units;
@@ -95,7 +95,7 @@ void select_top(E ex, view<const float, typename E::memory> values, index_t k,
   detail::place_largest(ex, one.units, one.memory, positions.data());
 }
 
-/// Lists the positions, ascending, of the elements among `count` for which f returns true, positions.size() at most. f
+/// Lists the ascending positions of the elements among `count` for which f returns true, at most positions.size(). f
 /// may have `begin()`, which is called before.
 template <GridExecutor E, class F>
 void list_picks(E ex, F f, index_t count, view<float, typename E::memory> floats,
@@ -106,7 +106,7 @@ void list_picks(E ex, F f, index_t count, view<float, typename E::memory> floats
   detail::place_picks(ex, one.units, detail::PicksWhere<F>{f}, one.memory, positions.data());
 }
 
-/// Selects as the host's verb does, in two passes; the host waits for the number.
+/// Selects as the host's verb does, in two passes; the host waits for the number of picks.
 template <GridExecutor E>
 index_t select_above(E ex, view<const float, typename E::memory> values, float threshold,
                      view<float, typename E::memory> floats,

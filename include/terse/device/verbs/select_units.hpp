@@ -8,13 +8,13 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/device/verbs/last_block.hpp"
 
-// Selection by magnitude on a grid in many units of any sizes at once: as many launches for all as for one, with the
-// host's picks, see executor/select.hpp. The picks are a function of the values alone, and all counts are integers, so
-// that the order of threads has no effect.
+// Selection by magnitude on a grid, in many units of any sizes at once. It gives the host's picks, with as many
+// launches for all units as for one; see executor/select.hpp. The picks depend only on the values, and all counts are
+// integers, so the order of threads has no effect.
 
 namespace terse::detail {
 
-/// State of a radix selection: the k-th largest magnitude is `magnitude` or above, and `ties` of the elements that
+/// State of a radix selection: the k-th largest magnitude is at least `magnitude`, and `ties` of the elements that
 /// share its digits so far belong to the k. In the end `magnitude` is the k-th largest.
 struct GridCut {
   std::uint32_t magnitude, ties;
@@ -93,7 +93,7 @@ struct PickUnits {
 };
 
 /// Memory of a selection in some units, kept in the executor's memory between kernels. A count contains picks in its
-/// upper half, and ties in its lower half.
+/// upper half and ties in its lower half.
 struct PickMemory {
   std::uint32_t* histograms;  // radix_bins for each unit
   GridCut* cuts;
@@ -121,8 +121,8 @@ struct DigitCounts {
   std::uint32_t of[radix_bins];
 };
 
-/// Counts the magnitudes of a block's elements, from `begin` on, by their bits from `shift` on; ignores those below the
-/// cut's and those without a bin.
+/// Counts the magnitudes of a block's elements, from `begin` on, by their bits from `shift` on. Ignores those below the
+/// cut's magnitude and those without a bin.
 template <class Block>
 TERSE_HD void count_digits(Block& block, DigitCounts& counts, const float* values, index_t count,
                            index_t begin, std::uint32_t least, int shift) {
@@ -138,8 +138,8 @@ TERSE_HD void count_digits(Block& block, DigitCounts& counts, const float* value
   block.sync();
 }
 
-/// Finds the digit of the k-th largest, and leaves the histogram empty. By one block; each thread has eight bins, from
-/// the highest down.
+/// Finds the digit of the k-th largest, and leaves the histogram empty. One block does this; each thread has eight
+/// bins, from the highest down.
 template <class Block>
 TERSE_HD void find_digit(Block& block, std::uint32_t* histogram, int shift, GridCut& cut) {
   constexpr int own = radix_bins / block_threads;
@@ -193,7 +193,7 @@ struct FindDigitKernel {
 /// Decision about an element.
 enum class Pick : std::uint8_t { no, tie, yes };
 
-/// Picks of the elements above a magnitude, and of some of those that have it.
+/// Picks of the elements above a magnitude, and of some of the elements with that magnitude.
 struct PickFromCut {
   const float* values;
   GridCut cut;
@@ -204,7 +204,7 @@ struct PickFromCut {
     return word > cut.magnitude ? Pick::yes : word == cut.magnitude ? Pick::tie : Pick::no;
   }
 };
-/// Picks of the k of largest magnitude of each unit, or of those that reach its threshold.
+/// Picks of the k elements of largest magnitude of each unit, or of those that reach its threshold.
 struct PicksByMagnitude {
   const GridCut* cuts;
 
@@ -269,7 +269,7 @@ struct PickedTile {
   Pick pick[placed_together];
 };
 
-/// Writes the positions of a tile's picks and first ties, ascending, as far as there is room; `before` counts the picks
+/// Writes the ascending positions of a tile's picks and first ties, as far as there is room; `before` counts the picks
 /// and ties before the tile. Returns the tile's count.
 template <class Block, class F>
 TERSE_HD std::uint64_t place_tile(Block& block, PickedTile& shared, const F& f, index_t count, index_t begin,
@@ -321,7 +321,7 @@ struct PlacePicksKernel {
   }
 };
 
-/// Places picks by two launches, or one if no unit has several tiles; then `memory` has the totals.
+/// Places picks by two launches, or one if no unit has several tiles. Afterwards `memory` has the totals.
 template <GridExecutor E, class Picks>
 void place_picks(E ex, const PickUnits& units, const Picks& picks, const PickMemory& memory,
                  std::uint32_t* positions) {
@@ -330,8 +330,8 @@ void place_picks(E ex, const PickUnits& units, const Picks& picks, const PickMem
   ex.launch(PlacePicksKernel<Picks>{units, picks, memory, positions}, tiles);
 }
 
-/// Places the k of largest magnitude of each unit without a threshold, and the elements that reach the threshold of
-/// others.
+/// Places the k elements of largest magnitude of each unit without a threshold, and in others the elements that
+/// reach the threshold.
 template <GridExecutor E>
 void place_largest(E ex, const PickUnits& units, const PickMemory& memory, std::uint32_t* positions) {
   for (const int shift : {20, 10, 0})

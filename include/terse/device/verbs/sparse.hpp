@@ -6,7 +6,7 @@
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/executor/sparse.hpp"
 
-// Few elements among many, on a grid.
+// Verbs for few elements among many, on a grid.
 
 namespace terse {
 
@@ -69,7 +69,7 @@ struct ForEachEntryKernel {
   }
 };
 
-/// Number of blocks that fills every device; more would cost time where `entries()` are few.
+/// Number of blocks that fills every device; if `entries()` are few, more blocks would cost time.
 inline constexpr index_t most_entry_blocks = 4096;
 
 }  // namespace detail

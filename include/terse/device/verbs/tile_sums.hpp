@@ -45,8 +45,8 @@ TERSE_HD TERSE_INLINE void note_sample(Sums& sums, const Tile& tile, const Incom
   }
 }
 
-/// Evaluates the samples of a thread's four lanes of a tile. `to` is f, or f with its last stream where `elsewhere`
-/// keeps it.
+/// Evaluates the samples of a thread's four lanes of a tile. `to` is f, or f with its last stream in the place where
+/// `elsewhere` keeps it.
 template <int rows, bool Store, class Sums, class Space, class Incoming, class F, class Elsewhere>
 TERSE_HD TERSE_INLINE void note_samples(Sums& sums, const Tile& tile, const Incoming& incoming,
                                         const Mask<Space>& mask, F& f, F& to, const Elsewhere& elsewhere,
@@ -86,7 +86,7 @@ TERSE_HD TERSE_INLINE void note_samples(Sums& sums, const Tile& tile, const Inco
   }
 }
 
-/// The use of a tile's samples besides their sum: none.
+/// A second use of a tile's samples, in addition to their sum: none.
 struct SumOnly {
   static constexpr bool whole_warps = false;
   template <class Block, class Sums, class Note>
@@ -94,11 +94,11 @@ struct SumOnly {
     note(sums, tile);
   }
 };
-/// The use of a tile's samples besides their sum: coded, as CodeSamples does on the host.
+/// A second use of a tile's samples, in addition to their sum: they are coded, as CodeSamples does on the host.
 template <class Q>
 struct CodeRows {
   static constexpr bool whole_warps = true;
-  /// Sums that also note the codes of eight rows from b on.
+  /// Sums that also record the codes of eight rows from b on.
   template <class Sums>
   struct Coded {
     Sums& sums;
@@ -160,7 +160,8 @@ TERSE_HD void note_lanes(Sums& sums, const Tile& tile, const Incoming& incoming,
   }
 }
 
-/// The results of a tile or a unit: components, the count of values that are not finite, and that of elements kept.
+/// The results of a tile or a unit: components, the count of values that are not finite, and the count of kept
+/// elements.
 template <class Statistic>
 struct TileTotals {
   static constexpr int width = Statistic::width + 1;
@@ -172,8 +173,8 @@ struct TileTotals {
   }
 };
 
-/// A thread's part of a tile's sums, which `threads` threads of a warp share: 16, each with four neighbouring lanes, or
-/// 32, each with two lanes, t and t + 32.
+/// A thread's part of a tile's sums. Either 16 threads of a warp share the tile, each with four neighbouring lanes, or
+/// 32 do, each with two lanes, t and t + 32.
 template <class Statistic, int threads>
 class OwnSums {
  public:
@@ -199,8 +200,8 @@ class OwnSums {
   TERSE_HD void hold(index_t, const Quad<float>&) {}
   TERSE_HD void hold(index_t, float) {}
 
-  /// Joins the sums of a tile's threads by halves: those of lanes 32, 16, 8 ... away are in other threads or in
-  /// the thread itself. The whole warp takes part; returns true in the first thread of each tile, which gets the totals.
+  /// Joins the sums of a tile's threads by halves: those of lanes at distance 32, 16, 8 ... are in other threads or in
+  /// the thread itself. The whole warp takes part. Returns true in the first thread of each tile, which gets the totals.
   template <class Block>
   TERSE_HD bool join(Block& block, TileTotals<Statistic>& totals) {
     constexpr bool far = threads == 32;
@@ -238,9 +239,9 @@ class OwnSums {
 inline constexpr int few_halvings = 4;
 static_assert(row_threads << few_halvings == block_threads);
 
-/// The sums of a tile that a block of threads shares. All threads evaluate, and leave the samples in shared memory; then
-/// one warp adds these up. The shape of a sum is fixed, and 16 threads that add 64 rows one after the other would leave a
-/// device idle if there are few tiles. But only the additions must wait for each other, not the terms.
+/// The sums of a tile that a block of threads shares. All threads evaluate and leave the samples in shared memory; then
+/// one warp adds these. The shape of a sum is fixed, and 16 threads that add 64 rows one after the other would leave a
+/// device idle if there are few tiles. Only the additions must wait for each other, not the terms.
 template <class Statistic>
 class HeldSums {
  public:
@@ -278,7 +279,7 @@ class HeldSums {
   }
 
  private:
-  /// Adds up the samples by a warp, whose threads have lanes t and t + 32. Its first thread gets the totals.
+  /// Adds the samples by a warp, whose threads have lanes t and t + 32. Its first thread gets the totals.
   template <class Block>
   TERSE_HD void add_up(Block& block, float* total) const {
     constexpr int halves = lanes / 32, together = 8;

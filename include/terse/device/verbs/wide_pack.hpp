@@ -16,7 +16,7 @@ namespace terse::detail {
 TERSE_NUMERICS_BEGIN
 
 /// The 16 random bits of four neighbouring elements in each of `Rows` rows. Eight elements share a block of the draw
-/// and belong to two threads: one thread makes the blocks of even rows, the other those of odd rows.
+/// and belong to two threads. One thread makes the blocks of even rows, the other those of odd rows.
 template <int Rows>
 struct WideRandom {
   std::uint32_t words[static_cast<std::size_t>(Rows)][2];
@@ -51,9 +51,9 @@ struct WideCodes {
   StepDraw draw;
   bool aligned;
 
-  /// Stores a tile's codes. The whole warp takes part: both of its tiles continue until the longer one is done, by
-  /// element if one of them requires it. `here`: true if this thread has a tile. `elsewhere`: keeps the last stream, or
-  /// doesn't.
+  /// Stores a tile's codes. The whole warp takes part. Both of its tiles continue until the longer one is done, and go
+  /// element by element if one of them requires it. `here` is true if this thread has a tile. `elsewhere` keeps the
+  /// last stream, or doesn't.
   template <class Block, class Space, class Scale, class Elsewhere>
   TERSE_HD TERSE_INLINE void store(Block& block, const WidePlace& place, const Tile& tile, bool here,
                                    const Mask<Space>& mask, const Scale& given,
@@ -145,14 +145,14 @@ TERSE_HD void put_scale(const Tile& tile, const Scale& scale, std::byte* wire) {
   }
 }
 
-/// A stream that one functor hands over to another, for the length of a tile.
+/// A stream that one functor hands over to another, for the duration of a tile.
 template <class Last, Turn which>
 struct HandedOver {
   static constexpr Turn turn = which;
   static constexpr bool kept = Last::access != Access::hands_over;
   float* here;    // the tile's first element
   index_t first;  // its arena index
-  float* there;   // where element 0 of the arena would be
+  float* there;   // place of element 0 of the arena
 
   template <class F>
   TERSE_HD F moved(const F& f) const {
@@ -166,9 +166,9 @@ struct HandedOver {
   }
 };
 
-/// Kernel for the statistic and the codes of units no longer than a tile. Between the two, the values that f hands over
-/// to g stay in the multiprocessor, so that the message is read once. One warp per block, with room for units of
-/// `Longest` elements, so that more blocks fit.
+/// Kernel for the statistic and the codes of units no longer than a tile. Between both, the values that f hands over to
+/// g stay in the multiprocessor, so the message is read once. One warp per block, with room for units of `Longest`
+/// elements, so that more blocks fit.
 template <Tuning tuned, class Statistic, int Bits, bool Stochastic, index_t Longest, class Space,
           class Incoming, class F, class G>
 struct ReducePackBody {
@@ -183,7 +183,7 @@ struct ReducePackBody {
   Mask<Space> mask;
   F f_;
   WideCodes<Bits, Stochastic, G> codes;
-  Scale* scales;  // nullptr: scales go into packets only
+  Scale* scales;  // nullptr if scales go only into packets
   std::uint32_t* bad;
 
   template <class Block>

@@ -8,30 +8,30 @@
 
 namespace terse {
 
-/// SwarmSGD without a schedule: no rank ever waits for another. After its own local steps, `period` of them or a
-/// geometric number with that mean, a rank draws a peer at random, reads the parameters that the peer published last,
-/// and publishes its own:
+/// SwarmSGD without a schedule: no rank ever waits for another. After its local steps, `period` of them or a
+/// geometric number with that mean, a rank draws a peer at random. It reads the parameters that the peer published
+/// last, and publishes its own:
 ///
 ///     x_i = (x_i + y_j) / 2        y_i = x_i
 ///
-/// y_j are rank j's parameters after its last meeting. Their age is its steps since, up to `period` of them if
-/// spacing is fixed. A rank j that has not begun yet is skipped. Only the rank that reads moves, as in the authors'
-/// program. So a single meeting doesn't keep the mean of the ranks: it is kept in expectation over the draws, which
-/// are equally likely for all pairs. A rank that makes more steps in the same time weighs more. Runs don't repeat bit
-/// for bit.
+/// y_j are rank j's parameters after its last meeting. Their age is the number of its steps since then, up to
+/// `period` if spacing is fixed. A rank j that has not begun yet is skipped. Only the rank that reads moves, as in
+/// the authors' program. So a single meeting doesn't keep the mean of the ranks. It is kept only in expectation over
+/// the draws, which are equally likely for all pairs. A rank that makes more steps in the same time has more weight.
+/// Runs are not reproducible bit for bit.
 ///
 ///     AsyncSwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 4}
 ///
-/// Ranks may take different numbers of steps and finish at different times: the parameters that a rank published last
-/// stay. Only construction is collective (and, over MPI, destruction: see MpiMailbox). With a keyed compressor
-/// (Lattice, Moniqua) parameters that differ by more than its bound throw wire_error and stay unchanged; the
+/// Ranks may take different numbers of steps and finish at different times: a rank's last published parameters remain
+/// readable. Only construction is collective (and, over MPI, destruction: see MpiMailbox). With a keyed compressor
+/// (Lattice, Moniqua), parameters that differ by more than its bound cause a wire_error and stay unchanged. The
 /// compressor is fixed at construction. A gradient that is not finite throws on its rank. The first step refuses
 /// NonFinite::skip, and clip_norm around inner recipes that compress, since ranks would have to agree in every step.
 ///
-/// On the host, over transports with a mailbox (Threads, Mpi). State: the inner recipe's; two packets. Wire: one
-/// packet read in a meeting. Passes in a meeting, in addition to the inner recipe's: one to take up and one to send,
-/// and three copies. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized
-/// and local updates", NeurIPS 2021, and its authors' program.
+/// It runs on the host, over transports with a mailbox (Threads, Mpi). State: the inner recipe's; two packets. Wire:
+/// one packet read in a meeting. Passes in a meeting, in addition to the inner recipe's: one to apply and one to
+/// send, and three copies. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with
+/// quantized and local updates", NeurIPS 2021, and its authors' program.
 template <class Inner, Compressor C = Dense>
 struct AsyncSwarmSgd {
   static_assert(detail::check_inner<Inner>() && check_compressor<C>());
@@ -104,7 +104,8 @@ struct AsyncSwarmSgd {
     detail::by_itself(state.published.rank(), [&] { detail::composed(inner).complete(input, state.inner); });
   }
 
-  /// Returns the rank that `rank` reads in this step of its own, or -1 for none. All other ranks are equally likely.
+  /// Returns the rank that `rank` reads in its step of this number, or -1 for none. All other ranks are equally
+  /// likely.
   int partner(std::uint64_t seed, int rank, int size, std::uint64_t step) const {
     const Draw draw = Draw::local(seed, rank, step, Purpose::matching);
     const bool meets = spacing == graph::Spacing::fixed ? step % period == 0 : draw.below(period, 0) == 0;

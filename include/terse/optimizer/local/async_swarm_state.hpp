@@ -13,8 +13,8 @@
 
 namespace terse::detail {
 
-/// Parameters as packets in a mailbox: 32 bytes of header, the compressor's section, dense pieces. The header's step is
-/// the publisher's.
+/// Parameters as packets in a mailbox: 32 bytes of header, the compressor's section, and dense pieces. The header's
+/// step is the publisher's.
 template <Compressor C, Executor E>
 class PublishedParameters {
  public:
@@ -34,7 +34,7 @@ class PublishedParameters {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Publishes parameters. Throws non_finite_error, and publishes nothing, if they are not finite.
+  /// Publishes parameters. If they are not finite, throws non_finite_error and publishes nothing.
   template <Number P>
   void publish(const StepContext& context, ParameterRef<P> parameters) {
     const auto message = one_vector(ReadParameters<P>{parameters});
@@ -55,8 +55,8 @@ class PublishedParameters {
     if (!C::lossless && size_ > 1 && context.compressed != nullptr) *context.compressed = true;
   }
 
-  /// Averages: x = (x + y) / 2, y the parameters that rank `peer` published last; does nothing before its first ones.
-  /// Throws wire_error, and leaves x, if the packet can't be decoded with x as the key.
+  /// Averages: x = (x + y) / 2, with y the last published parameters of rank `peer`. Does nothing before its first
+  /// ones. If the packet can't be decoded with x as the key, throws wire_error and leaves x unchanged.
   template <Number P>
   void average_with(int peer, const StepContext& context, ParameterRef<P> parameters) {
     if (mailbox_->fetch(peer, {read_.data(), length()}) == 0) return;
@@ -131,7 +131,7 @@ struct AsyncSwarmState {
     return inner.masked_elements();
   }
   bool clips_mean() const { return detail::clips_mean(inner); }
-  /// Returns 0 bytes: a rank sends nothing, since others read the parameters that it publishes.
+  /// Returns 0 bytes: a rank sends nothing, since others read its published parameters.
   static StepBytes bytes_per_step() { return {}; }
   template <class Visit>
   void walk_buffers(Visit&& visit) requires requires {

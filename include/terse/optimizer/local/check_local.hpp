@@ -20,8 +20,8 @@ constexpr bool check_inner_mean() {
   return true;
 }
 
-/// Checks that this outer rule's messages may travel by C, F and P: as exact means, or over the pairs of ranks that
-/// the rule is made for.
+/// Checks that this outer rule's messages may be sent by C, F and P: as exact means, or over the pairs of ranks for
+/// which the rule is made.
 template <class Rule, class C, class F, class P>
 constexpr bool check_outer_means() {
   if constexpr (requires { requires std::is_same_v<P, typename Rule::Pairs>; }) {

@@ -12,19 +12,18 @@
 
 namespace terse {
 
-/// CocktailSGD's packets: a random share of the elements, the same on all ranks; the largest of these, with 4 bits
-/// each.
+/// CocktailSGD's packets: the largest elements of a random share that is equal on all ranks, with 4 bits each.
 using CocktailPicks = Chain<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>>, Strata<false>, Largest>;
 
-/// CocktailSGD: every `period` steps ranks send a few elements of their difference to a model that is the same on all
-/// of them. They continue training while these travel, and take the mean in exchange for the sent elements `delay`
-/// steps later. See TradeForMean for the equations, and Fragments for the schedule.
+/// CocktailSGD: every `period` steps ranks send a few elements of their difference from a model that is equal on all
+/// of them. They continue training while these are in flight. `delay` steps later they receive the mean in exchange
+/// for the sent elements. See TradeForMean for the equations, and Fragments for the schedule.
 ///
 ///     CocktailSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}}        a tenth at random, of that the largest fifth
 ///     CocktailSgd<Adam<>, TopK<>, OwnersResidual, AllGather>{.period = 4}
 ///
 /// Ranks differ; the model is the anchor, which `read_out(ReadOut::current, view)` writes without communication.
-/// Owners keep the error of recompressed means. State: the inner recipe's; anchor and message under way, n floats
+/// Owners keep the error of recompressed means. State: the inner recipe's; anchor and message in flight, n floats
 /// each; the owners' errors.
 ///
 /// Source: Wang, Lu, Yuan, Chen, Liang, De Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation models over 500Mbps networks",

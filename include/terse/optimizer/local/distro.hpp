@@ -12,7 +12,8 @@
 namespace terse {
 
 /// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that sent the wave.
-/// The sign of 0 is 0, so that a tile without a gradient doesn't move. UnitSign, half as large, takes 0 as positive.
+/// The sign of 0 is 0, so a tile without a gradient doesn't move. UnitSign is half as large, but counts 0 as
+/// positive.
 using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>;
 
 namespace recipes {
@@ -48,7 +49,7 @@ struct DisTrOOf {
 
 }  // namespace recipes
 
-/// DisTrO: DeMo with a mean that comes a step late, so that no rank waits for it, and with signs only. Gradients are
+/// DisTrO: DeMo with signs only, and with a mean that comes a step late, so that no rank waits for it. Gradients are
 /// computed at the point to which a rank's own memory would move the model next:
 ///
 ///     m_i = decay (m_i - DCT^-1(q_i)) + learning_rate g_i        q_i = the largest of DCT(m_i), sent as signs

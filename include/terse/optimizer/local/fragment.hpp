@@ -11,11 +11,11 @@
 
 namespace terse::detail {
 
-/// A part of the model that ranks average separately, with its round under way.
+/// A part of the model that ranks average separately, with its round in flight.
 template <class Outer, Compressor C, ErrorFeedback F, Topology P, Executor E>
 class Fragment {
  public:
-  /// The value of `due` for a mean that enters when the next message is sent.
+  /// The value of `due` for a mean that is applied when the next message is sent.
   static constexpr std::uint64_t when_sent = std::numeric_limits<std::uint64_t>::max();
 
   template <class Recipe>
@@ -38,11 +38,11 @@ class Fragment {
     exchange.start(sent, {}, message);
     under_way_ = true;
   }
-  /// Processes the messages of the round under way that have arrived.
+  /// Processes the received messages of the round in flight.
   void advance() {
     if (under_way_) exchange.ready();
   }
-  /// Completes the round under way, if there is one. `consumer()` returns the consumer of its mean.
+  /// Completes the round in flight, if there is one. `consumer()` returns the consumer of its mean.
   template <class MakeConsumer>
   void land(MakeConsumer consumer) {
     if (!under_way_) return;
@@ -52,13 +52,13 @@ class Fragment {
     under_way_ = false;
   }
 
-  /// The exchange, in one slice: parameters may change while a round is under way.
+  /// The exchange, in one slice, since parameters may change while a round is in flight.
   Exchange<C, F, P, E> exchange;
   Range range;
   std::uint64_t turn;     ///< its place among all fragments
-  std::uint64_t due = 0;  ///< the local step after which its mean enters the parameters; 0: none
+  std::uint64_t due = 0;  ///< the local step after which its mean is applied to the parameters; 0 for none
   StepContext sent;
-  Outer outer;  ///< the outer rule when the round under way began
+  Outer outer;  ///< the outer rule when the round in flight began
 
  private:
   buffer<StepScalars, typename E::memory> sent_now_;

@@ -29,16 +29,16 @@ constexpr bool check_inner() {
   return false;
 }
 
-/// Returns the step input of an inner recipe that is alone in its world, with its rank's own random numbers, so that
-/// ranks don't all round the same way.
+/// Returns the step input of an inner recipe that runs alone, with its rank's own random numbers, so that ranks
+/// don't all round in the same way.
 template <class Input>
 Input drawing_apart(Input input, int rank) {
   if (rank >= 0) input.context.seed = mix_hash(input.context.seed, static_cast<std::uint64_t>(rank) + 1);
   return input;
 }
 
-/// Runs a part of a recipe. One that is alone in its world calls itself rank 0, so its errors are changed to name
-/// `rank`; -1: the recipe is not alone.
+/// Runs a part of a recipe. A recipe that runs alone is rank 0 in its errors, so they are changed to name `rank`. -1
+/// means that the recipe does not run alone.
 template <class Act>
 void by_itself(int rank, Act act) {
   try {
@@ -49,8 +49,8 @@ void by_itself(int rank, Act act) {
   }
 }
 
-/// Returns the options of an inner recipe. One that is alone in its world sees its own gradients only and must not
-/// refuse a freeze, since another rank may freeze.
+/// Returns the options of an inner recipe. A recipe that runs alone sees only its own gradients and must not refuse
+/// a freeze, since another rank may freeze.
 inline Options inner_options(Options options, bool alone) {
   if (alone) options.most_masked = 1;
   return options;
@@ -64,7 +64,7 @@ void walk_inner(State& inner, Visit&& visit) {
   });
 }
 
-/// A guard that completes a round under way when its owner is destroyed, since peers may need it, unless an exception
+/// A guard that completes a round in flight when its owner is destroyed, since peers may need it, unless an exception
 /// is in flight.
 class AtEnd {
  public:

@@ -5,13 +5,13 @@
 
 namespace terse {
 
-/// Streaming DiLoCo's merge of a late mean. With D_i = anchor - x_i when a fragment is sent,
+/// Streaming DiLoCo's merge of a late mean. Let D_i = anchor - x_i when a fragment is sent:
 ///
 ///     v = momentum v + mean_i D_i        anchor = anchor - rate (mean_i D_i + momentum v)
 ///     x_i = local_share x_i + (1 - local_share) anchor        `delay` steps later; x_i contains those steps
 ///
-/// local_share is the paper's alpha: 0 discards the local steps since sending, 1 leaves x_i unchanged. The anchor is
-/// the same on all ranks and is the model that is trained, see ReadOut. Source: Douillard et al., "Streaming DiLoCo
+/// local_share is the paper's alpha: 0 discards the local steps since sending, and 1 leaves x_i unchanged. The
+/// anchor is equal on all ranks and is the trained model, see ReadOut. Source: Douillard et al., "Streaming DiLoCo
 /// with overlapping communication", 2025 (arXiv 2501.18512), algorithm 2.
 struct LateMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
@@ -50,15 +50,15 @@ struct LateMomentum {
   OuterMomentum<OuterKind::di_lo_co> as_momentum() const { return {rate, momentum}; }
 };
 
-/// CocktailSGD's merge of a late mean. With D_i = anchor - x_i when a fragment is sent, and s_i its sent part,
+/// CocktailSGD's merge of a late mean. Let D_i = anchor - x_i when a fragment is sent, and s_i its sent part:
 ///
 ///     anchor = anchor - mean_i s_i
 ///     x_i = x_i + s_i - mean_i s_i       `delay` steps later; x_i contains those steps
 ///
-/// The unsent part stays in x_i, and so in the next D_i, as with error feedback. If all is sent, x_i becomes the mean
-/// of the x_i, plus the local steps since. The mean of the x_i moves by their steps only, unless the mean is
-/// compressed again. The anchor is the same on all ranks, see ReadOut. Source: Wang, Lu, Yuan, Chen, Liang, De Sa, Ré
-/// and Zhang, "CocktailSGD: fine-tuning foundation models over 500Mbps networks", ICML 2023.
+/// The unsent part stays in x_i, and so in the next D_i, as with error feedback. If everything is sent, x_i becomes
+/// the mean of the x_i, plus the local steps since then. The mean of the x_i moves only by their steps, unless the
+/// mean is compressed again. The anchor is equal on all ranks, see ReadOut. Source: Wang, Lu, Yuan, Chen, Liang, De
+/// Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation models over 500Mbps networks", ICML 2023.
 struct TradeForMean {
   static constexpr std::array<const char*, 2> state{"anchor", "traded"};
   static constexpr int from_start = 1;
@@ -87,15 +87,15 @@ struct TradeForMean {
   static float ahead(ReadOut) { return 0; }
 };
 
-/// Overlap-Local-SGD's merge of a late mean: x_i is pulled towards the anchor z, which has its own momentum. With a =
-/// pullback, b = anchor_momentum and gamma the learning rate,
+/// Overlap-Local-SGD's merge of a late mean: x_i is pulled towards the anchor z, which has its own momentum. Let a =
+/// pullback, b = anchor_momentum, and gamma the learning rate:
 ///
 ///     x_i = (1 - a) x_i + a z        v_i = b r v_i + (z - x_i)        next z = mean_i (z - v_i)
 ///
-/// v is gamma times the paper's; r, the ratio of the learning rates of two rounds, rescales it. If the rate jumps, r
-/// is bounded as in OuterMomentum, by 1 / b. a = 0 ignores the anchor, a = 1 discards every local step: neither is
-/// Local SGD. At b = 0, (1 - a) mean x + a z moves by (1 - a) gamma times the mean gradient in every step.
-/// Source: Wang, Liang and Joshi, "Overlap Local-SGD", ICASSP 2020, equations 3 to 8.
+/// v is gamma times the paper's v, and r, the ratio of the learning rates of two rounds, rescales it. If the rate
+/// jumps, r is bounded as in OuterMomentum, by 1 / b. a = 0 ignores the anchor, and a = 1 discards every local step:
+/// neither is Local SGD. At b = 0, (1 - a) mean x + a z moves by (1 - a) gamma times the mean gradient in every
+/// step. Source: Wang, Liang and Joshi, "Overlap Local-SGD", ICASSP 2020, equations 3 to 8.
 struct PullBack {
   static constexpr std::array<const char*, 2> state{"mean", "merged"};
   static constexpr int from_start = 1;
@@ -105,7 +105,7 @@ struct PullBack {
 
   float pullback = 0.6F;         ///< a; in [0, 1]
   float anchor_momentum = 0.7F;  ///< b; in [0, 1)
-  bool follows_jumps = false;    ///< true removes the bounds of r where the rate jumps, as in the paper
+  bool follows_jumps = false;    ///< true removes the bounds of r, as in the paper, for rates that jump
 
   void check() const {
     require(pullback >= 0 && pullback <= 1, "pullback must be in [0, 1]", static_cast<double>(pullback));
@@ -132,8 +132,8 @@ struct PullBack {
   }
 };
 
-/// CoCoD-SGD's merge of a late mean: x_i = mean of the sent parameters + this rank's local steps since. No step is
-/// discarded. Source: Shen et al., "Faster distributed deep net training: computation and communication decoupled
+/// CoCoD-SGD's merge of a late mean: x_i = mean of the sent parameters + this rank's local steps since then. No step
+/// is discarded. Source: Shen et al., "Faster distributed deep net training: computation and communication decoupled
 /// stochastic gradient descent", IJCAI 2019, algorithm 1.
 struct DelayCorrection {
   static constexpr std::array<const char*, 2> state{"mean", "merged"};

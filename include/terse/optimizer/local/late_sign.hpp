@@ -5,16 +5,16 @@
 
 namespace terse {
 
-/// DisTrO's merge of a late mean: by its sign, while each rank looks ahead along its unsent part. The inner recipe
-/// steps on a separate buffer u_i, so that -u_i is its result. When ranks send, with r the learning rate of the step
-/// in which the mean was sent and s_i the sent part of -u_i,
+/// DisTrO's merge of a late mean, by the mean's sign, while each rank looks ahead along its unsent part. The inner
+/// recipe steps on a separate buffer u_i, so that -u_i is its result. Let r be the learning rate of the step in
+/// which the mean was sent, and s_i the sent part of -u_i. When ranks send:
 ///
 ///     anchor = anchor - r (sign(mean_i s_i) + weight_decay anchor)        the last mean
 ///     x_i = anchor - rate (sign(-u_i) + weight_decay anchor)              where gradients are computed next
 ///     u_i = decay (u_i + s_i)                                             s_i is sent
 ///
 /// A single rank that sends its whole step looks ahead to exactly the point to which the mean will move it. The
-/// anchor is the same on all ranks, see ReadOut; x_i is not. Segments have their own rates and decay; there are no
+/// anchor is equal on all ranks, see ReadOut; x_i is not. Segments have separate rates and decay, but there are no
 /// groups. The inner recipe's weight decay would apply to u_i. Source: Nous Research, DisTrO in the code of Psyche
 /// (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
 struct LateSign {

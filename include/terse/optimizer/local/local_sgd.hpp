@@ -12,7 +12,7 @@ namespace terse {
 template <class Inner, class... Ps>
 using LocalSgd = detail::LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
 
-/// LocalSgd under its name with `average_gradients_until` > 0: post-local SGD.
+/// LocalSgd under the name that it has with `average_gradients_until` > 0: post-local SGD.
 template <class Inner, class... Ps>
 using PostLocalSgd = LocalSgd<Inner, Ps...>;
 
@@ -20,7 +20,7 @@ using PostLocalSgd = LocalSgd<Inner, Ps...>;
 template <class Inner, class... Ps>
 using SlowMo = LocalUpdatesFrom<Inner, OuterMomentum<OuterKind::slow_mo>, Ps...>;
 
-/// The choice of one of BMUF's two outer steps. A policy.
+/// The choice between BMUF's two outer steps. A policy.
 struct Block {
   struct classical {
     static constexpr OuterKind filters = OuterKind::classical_block;
@@ -48,9 +48,9 @@ using Bmuf =
            Takes<PolicyKind::block, PolicyKind::compressor, PolicyKind::error_feedback, PolicyKind::topology>,
            Policies<Block::nesterov>, Ps...>;
 
-/// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9. Over a mixing graph, DiLoCo<Adam<>, Gossip>, the anchor after its
-/// move is mixed with those of neighbours in place of the mean, and ranks stay different; the model is their mean. Construction, and a
-/// meeting with a larger momentum, refuse graphs on which the differences between ranks would grow.
+/// DiLoCo: outer Nesterov momentum with rate 0.7 and momentum 0.9. Over a mixing graph, DiLoCo<Adam<>, Gossip>, anchors are mixed with
+/// those of neighbours after their moves, instead of taking the mean. Ranks stay different; the model is their mean. Construction, and
+/// a meeting with a larger momentum, refuse graphs on which the differences between ranks would grow.
 template <class Inner, class... Ps>
 using DiLoCo = typename detail::SortAny<
     detail::AroundAlone<Inner, OuterMomentum<OuterKind::di_lo_co>, AllAtOnce>::template Of, TakesMeans,

@@ -20,8 +20,8 @@
 
 namespace terse {
 
-/// The ranks that the inner recipe communicates with, a policy: none, or all (for a recipe that gossips or compresses
-/// by itself).
+/// A policy for the ranks with which the inner recipe communicates: none, or all (for a recipe that gossips or
+/// compresses by itself).
 struct Inside {
   struct alone {
     static constexpr bool talks = false;
@@ -31,7 +31,7 @@ struct Inside {
   };
 };
 
-/// The treatment of the inner recipe's own buffers (momentum, variance) in an outer step: each rank keeps its own,
+/// The treatment of the inner recipe's own buffers (momentum, variance) in an outer step. Each rank keeps its own,
 /// they are reset to 0, or all ranks take their mean, which sends n more floats per buffer.
 enum class InnerBuffers { keep, reset, average };
 
@@ -70,7 +70,7 @@ struct LocalState {
   using Arena = buffer<float, typename E::memory>;
   using Rule = OuterRuleOf<Outer, C, P>;
   using Part = Fragment<Rule, C, F, P, E>;
-  /// Means of gradients and buffers, which methods without a mean of all ranks don't take.
+  /// Means of gradients and buffers, for methods that take a mean of all ranks.
   using Means = std::conditional_t<P::exact, P, ScatterGather>;
 
   static constexpr bool shows_buffers =
@@ -90,12 +90,12 @@ struct LocalState {
   std::uint64_t last_rate = 0;  // the learning rate of the outer velocity, as the bits of a float
   std::uint64_t average_until;
   InnerBuffers buffers;
-  Schedule schedule;  // the one that cut the model
+  Schedule schedule;  // the layout by which the model was cut
   Range range;
-  index_t outside_bytes = 0;  // of outer rounds in one step, at most
+  index_t outside_bytes = 0;  // maximum bytes of outer rounds in one step
   index_t buffer_count = 0;   // the inner recipe's buffers of n floats
   int size;
-  int rank_alone;              // this rank; -1: the inner recipe is not alone
+  int rank_alone;              // this rank; -1 if the inner recipe does not run alone
   float stable_momentum = -1;  // the largest outer momentum that was checked on the graph
 
   template <class Recipe>
@@ -140,7 +140,8 @@ struct LocalState {
   LocalState(const LocalState&) = delete;
   LocalState& operator=(const LocalState&) = delete;
 
-  /// Throws usage_error if differences between ranks that have no mean of all would grow with the outer momentum.
+  /// Throws usage_error if there is no mean of all ranks and differences between ranks would grow with the outer
+  /// momentum.
   template <class Recipe>
   void check_peers(const Recipe& recipe) {
     if constexpr (over_graph<Rule>()) {
@@ -188,7 +189,7 @@ struct LocalState {
     if constexpr (Rule::follows_rate) return rate_after(recipe.outer.follows_jumps, rate, last_rate);
     return rate;
   }
-  /// Returns outer_rate over the previous one if ranks meet in this step and the rule follows the rate, else 1.
+  /// Returns outer_rate over the previous one if ranks meet in this step and the rule follows the rate, otherwise 1.
   template <class Recipe>
   float rate_ratio(const Recipe& recipe) const {
     const std::uint64_t step = local_steps + 1;
@@ -200,7 +201,7 @@ struct LocalState {
   }
 
   OuterBuffers outer_buffers() { return {kept[0].data(), kept[1].data(), rates ? rates->table() : nullptr}; }
-  /// Completes this fragment's round under way, if there is one.
+  /// Completes this fragment's round in flight, if there is one.
   void land(Part& fragment) requires(Schedule::late) {
     fragment.land([&] { return fragment.outer.land(outer_buffers(), fragment.sent.now, ratio_at); });
   }

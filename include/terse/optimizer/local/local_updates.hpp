@@ -12,24 +12,23 @@ namespace terse {
 
 namespace recipes {
 
-/// Local update methods around any recipe: ranks take `period` steps of the inner recipe and then synchronize, by
-/// Schedule all at once, one period late, or fragment by fragment. LocalSgd, PostLocalSgd, SlowMo, Bmuf and DiLoCo
-/// are members of this family; OverlapLocalSgd, CocodSgd and StreamingDiLoCo run as members.
+/// Local update methods around any recipe: ranks take `period` steps of the inner recipe and then synchronize. By
+/// Schedule they synchronize all at once, one period late, or fragment by fragment. LocalSgd, PostLocalSgd, SlowMo,
+/// Bmuf and DiLoCo are members of this family; OverlapLocalSgd, CocodSgd and StreamingDiLoCo run as members.
 ///
 ///     every step            inner step on x_i with this rank's gradient
 ///     by Schedule           this fragment's message, by Outer, is sent; its mean enters by Outer, at once or later
 ///
-/// In the first `average_gradients_until` steps (post-local SGD) ranks average gradients instead and make the same
+/// In the first `average_gradients_until` steps (post-local SGD) ranks average gradients instead, and make the same
 /// inner step. They always do if period is 1, ranks wait for means, Outer is plain and buffers are kept. This equals,
 /// bit for bit, the inner recipe over exact averages, for gradient scales that are powers of two and without
-/// clip_norm. Moves may be compressed with any compressor and feedback; PlainAverage then keeps an anchor, too.
+/// clip_norm. Moves may be compressed with any compressor and feedback; PlainAverage then also keeps an anchor.
 ///
 /// average_gradients_until, inner_buffers, schedule.count and the error feedback's hyper-parameters are fixed at
-/// construction. inner_buffers must be keep if means come late.
-/// If means come late, every step advances the rounds whose messages have arrived, and no rank waits for a mean before
-/// it is due. Saving and destruction complete rounds under way. A gradient that is not finite is detected by its rank only,
-/// which throws; the others throw peer_error when they wait for it. NonFinite::skip and clip_norm are the inner recipe's;
-/// skip costs an agreement of all ranks in every step.
+/// construction. If means come late, inner_buffers must be keep. If means come late, every step advances the rounds whose
+/// messages have arrived, and no rank waits for a mean before it is due. Saving and destruction complete rounds in flight.
+/// Only its own rank detects a gradient that is not finite, and throws; the others throw peer_error when they wait for it.
+/// NonFinite::skip and clip_norm are the inner recipe's; skip costs an agreement of all ranks in every step.
 ///
 /// State: the inner recipe's; Outer's buffers, n floats each: an anchor if it has momentum or there is a compressor,
 /// and a velocity if it has momentum. Wire: nothing in most steps; one round of the topology per fragment and period.
@@ -40,8 +39,8 @@ struct LocalUpdatesOf {
   using Rule = detail::OuterRuleOf<Outer, C, P>;
   static_assert(detail::check_inner<Inner>() && detail::check_outer_means<Rule, C, F, P>());
   static_assert(detail::check_inner_mean<Inner>() && detail::check_meeting<Inner, Rule, Schedule, P>());
-  /// True if the outer step depends on the change of the rate since the last one, which a step knows for one recipe
-  /// only.
+  /// True if the outer step depends on the change of the rate since the last one, which a step knows only for one
+  /// recipe.
   static constexpr bool follows_rate = Rule::follows_rate;
   static constexpr int ratio_at = detail::scalars_of<Inner>(), scalars = ratio_at + 1;
 
@@ -237,7 +236,7 @@ struct LocalUpdatesOf {
     } else {
       const auto arrive = rule.arrive(x, state.outer_buffers(), now, ratio_at);
       fragment.exchange.arrive();
-      // After an error from here on, the next step does not wait for this mean again.
+      // If an error occurs from here on, the next step does not wait for this mean again.
       fragment.due = 0;
       fragment.exchange.consume(detail::one_vector(arrive));
       state.treat_buffers(input);

@@ -10,14 +10,15 @@
 
 namespace terse {
 
-/// The outer step of ranks that meet in pairs, each with its own anchor. With D = anchor_i - mean of the pair's x,
+/// The outer step of ranks that meet in pairs, each with a separate anchor. Let D = anchor_i - mean of the pair's x:
 ///
 ///     v_i = momentum v_i + D        x_i = anchor_i - rate v_i, the next anchor
 ///
-/// This is the paper's step with one gamma = rate: v is its momentum over -rate, and the mean of moves plus the mean
-/// of anchors is a mean of parameters. Over an exact topology it is DiLoCo's step without Nesterov. Construction and
-/// each meeting refuse a momentum with which the differences between ranks grow in mean square, see
-/// graph::pair_momentum_growth. At a rate of 0.7 it must be below 0.867 for 4 ranks, and below 0.806 for any number.
+/// This is the paper's step with one gamma = rate. v is the paper's momentum over -rate, and the mean of moves plus
+/// the mean of anchors is a mean of parameters. Over an exact topology it is DiLoCo's step without Nesterov.
+/// Construction and each meeting refuse a momentum for which the differences between ranks grow in mean square, see
+/// graph::pair_momentum_growth. At a rate of 0.7 it must be below 0.867 for 4 ranks, and below 0.806 for any number
+/// of ranks.
 struct PairMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
   static constexpr int from_start = 1;
@@ -56,7 +57,7 @@ struct PairMomentum {
   }
 
  private:
-  /// Returns the advice of the error. Without momentum, differences shrink at rates between 0 and 2 only.
+  /// Returns the advice for the error message. Without momentum, differences shrink only at rates between 0 and 2.
   std::string remedy() const {
     if (rate <= 0) return "Raise the rate: at 0 no rank takes up anything of its partner's";
     if (rate >= 2) return "Lower the rate: from 2 on not even a momentum of 0 is small enough";
@@ -64,15 +65,15 @@ struct PairMomentum {
   }
 };
 
-/// NoLoCo: DiLoCo without a global mean. Every `period` steps of the inner recipe, alone on its rank, ranks meet in
-/// pairs, and each takes its own outer step, see PairMomentum. All ranks draw the same pairs, from a seed and the
-/// step. If the number of ranks is odd, one is its own partner.
+/// NoLoCo: DiLoCo without a global mean. Every `period` steps of the inner recipe, which runs on each rank alone,
+/// ranks meet in pairs. Each takes a separate outer step, see PairMomentum. All ranks draw the same pairs, from a
+/// seed and the step. If the number of ranks is odd, one is its own partner.
 ///
 ///     NoLoCo<Adam<>>{.inner = {.learning_rate = 6e-4F}, .period = 50}
 ///
-/// Ranks stay different; the model is their mean. State: the inner recipe's; each rank's own anchor and velocity, n
-/// floats each. Wire: every `period` steps all parameters in fp32, to one partner, for any number of ranks. Passes in
-/// such a step, in addition to the inner recipe's: one to send, one to step.
+/// Ranks stay different; the model is their mean. State: the inner recipe's; anchor and velocity, n floats each,
+/// different on each rank. Wire: every `period` steps all parameters in fp32, to one partner, for any number of
+/// ranks. Passes in such a step, in addition to the inner recipe's: one to send, one to step.
 ///
 /// Source: Kolehmainen, Blagoev, Donaghy, Ersoy, Nies, "NoLoCo: no-all-reduce low communication training method for large
 /// models", 2025 (arXiv 2506.10911).

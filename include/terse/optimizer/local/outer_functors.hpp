@@ -53,7 +53,7 @@ struct Move {
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - parameters[i]; }
 };
 
-/// The anchor after a share `rate` of this rank's move.
+/// The anchor, moved by a share `rate` of this rank's move.
 template <Number P>
 struct MovedAnchor {
   ParameterRef<P> parameters;
@@ -76,7 +76,7 @@ struct TradedMove {
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return move(piece, i); }
   TERSE_HD void sent(index_t i, bool, float decoded) const { traded[i] = decoded; }
 };
-/// A Move that is sent whole, recorded in `traded`.
+/// A Move that is sent as a whole, recorded in `traded`.
 template <Number P>
 struct TradedWhole {
   Move<P> move;
@@ -85,7 +85,7 @@ struct TradedWhole {
   TERSE_HD auto streams() { return move.streams() + writes(traded); }
   TERSE_HD float operator()(const Piece& piece, index_t i) const { return traded[i] = move(piece, i); }
 };
-/// The step of the anchor by the mean, which a rank gets in exchange for its sent part.
+/// The step of the anchor by the mean, which a rank receives in exchange for its sent part.
 struct GiveForMean {
   float *anchor, *traded;
   using StreamsOf = GiveForMean;
@@ -120,7 +120,7 @@ struct Unsent {
   }
   TERSE_HD void sent(index_t i, bool, float decoded) const { unsent[i] += decay * decoded; }
 };
-/// The inner recipe's result as a message that is sent whole; the buffer becomes 0.
+/// The inner recipe's result as a message that is sent as a whole; the buffer becomes 0.
 struct UnsentWhole {
   float* unsent;
   using StreamsOf = UnsentWhole;
@@ -251,7 +251,7 @@ struct StepOutside {
   }
 };
 
-/// The outer step where ranks send parameters, since each rank has its own anchor.
+/// The outer step of methods whose ranks send parameters, since each rank has a separate anchor.
 template <Number P>
 struct StepFromMean {
   ParameterRef<P> parameters;

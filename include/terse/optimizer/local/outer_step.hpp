@@ -16,15 +16,15 @@ namespace detail {
 struct NoSetting {};
 }  // namespace detail
 
-/// The method that an outer step is named after; each adds its own terms to the same step.
+/// The method that gives an outer step its name. All share one step; each adds terms to it.
 enum class OuterKind { slow_mo, classical_block, nesterov_block, di_lo_co };
 
 /// The points of an outer step with momentum from which evaluation parameters can be read: the current point, and the
-/// point to which its momentum alone would move it. Methods with Nesterov momentum step from the point ahead, the
-/// others from the current one.
+/// point to which its momentum alone would move it. Methods with Nesterov momentum step from the latter, the others
+/// from the current point.
 enum class ReadOut { current, look_ahead };
 
-// The outer rule of a local method defines the messages of ranks and the use of their mean:
+// The outer rule of a local method defines the ranks' messages and the use of their mean:
 //
 //     state                                  names of the buffers of n floats that it keeps, at most two
 //     from_start                             number of these, the first ones, that start as the initial parameters; others start as 0
@@ -51,14 +51,14 @@ enum class ReadOut { current, look_ahead };
 //
 // now->own[ratio_at] is this step's learning rate over that of the last meeting, within these bounds, or 1.
 
-/// The outer step of local methods. With D = anchor - mean_i x_i, the mean move of the ranks since the last outer
-/// step,
+/// The outer step of local methods. Let D = anchor - mean_i x_i be the mean move of the ranks since the last outer
+/// step:
 ///
 ///     v = momentum r v + D        x = anchor - rate v, or with Nesterov anchor - rate (D + momentum v)
 ///
-/// and x is the next anchor. r is 1 or, for SlowMo, the ratio of this learning rate to that of the last outer step,
-/// which keeps its u = v / learning_rate in units of the gradient. Nothing is divided by a rate, which may be 0. If
-/// the rate jumps, r is at most 1 / momentum, or the ratio of a linear warm-up, above which v would grow by itself.
+/// and x is the next anchor. r is 1, or for SlowMo the ratio of this learning rate to that of the last outer step.
+/// SlowMo keeps u = v / learning_rate, in units of the gradient. No value is divided by a rate, which may be 0. If
+/// the rate jumps, r is at most 1 / momentum, or the ratio of a linear warm-up. Above that v would grow by itself.
 /// It is at least 1/16, since D contains steps from before a drop.
 ///
 ///     SlowMo                 rate = alpha, momentum = beta, r
@@ -78,7 +78,7 @@ struct OuterMomentum {
 
   float rate = Kind == OuterKind::di_lo_co ? 0.7F : 1;        ///< outer learning rate
   float momentum = Kind == OuterKind::slow_mo ? 0.5F : 0.9F;  ///< outer momentum; in [0, 1)
-  /// For SlowMo only, a bool: true removes the bounds of r where the rate jumps, as in the paper.
+  /// For SlowMo only, a bool: true removes the bounds of r, as in the paper, for rates that jump.
   std::conditional_t<follows_rate, bool, detail::NoSetting> follows_jumps{};
 
   void check() const {
@@ -161,18 +161,18 @@ struct PlainAverage::OfMoves : OuterDescent {
 
 namespace detail {
 
-/// DiLoCo's outer step over a mixing graph, where each rank i has its own anchor. With y_i the anchor after a share `rate` of this
-/// rank's move, mixed with those of its neighbours,
+/// DiLoCo's outer step over a mixing graph, where each rank i has its own anchor. Let y_i be the anchor, moved by a share `rate`
+/// of this rank's move and then mixed with those of its neighbours:
 ///
 ///     y_i = sum_j W_ij (anchor_j + rate (x_j - anchor_j))
 ///     v_i = momentum v_i + anchor_i - y_i        x_i = anchor_i - ((anchor_i - y_i) + momentum v_i), the next anchor
 ///
-/// so that x_i is y_i and momentum times its change since the last meeting. v holds the rate, which OuterMomentum's does not. If W is the
-/// plain mean this is OuterMomentum's step. Without moves an eigenvalue lambda of W contributes the roots of
+/// so that x_i is y_i plus momentum times the change of y_i since the last meeting. v contains the rate, in contrast to OuterMomentum's
+/// v. If W is the plain mean, this is OuterMomentum's step. Without moves, an eigenvalue lambda of W contributes the roots of
 ///
 ///     z^2 - (1 + momentum) lambda z + momentum lambda
 ///
-/// which for real lambda below 1 are in the unit circle if lambda > -1 / (1 + 2 momentum).
+/// which for real lambda below 1 are inside the unit circle if lambda > -1 / (1 + 2 momentum).
 struct GraphMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
   static constexpr int from_start = 1;

@@ -6,19 +6,19 @@
 
 namespace terse {
 
-/// Local steps that overlap with the average of the last round: every `period` steps of the inner recipe, alone on
-/// its rank, Merge takes up the mean that was started `period` steps ago, and the next one starts. The first round
-/// takes up the initial parameters. No rank waits for a mean before it is due, and then only for ranks that are more
+/// Local steps that overlap with the average of the last round. Every `period` steps of the inner recipe, alone on
+/// its rank, Merge applies the mean that was started `period` steps ago, and the next one starts. The first round
+/// applies the initial parameters. No rank waits for a mean before it is due, and then only if another rank is more
 /// than a whole period late. Each step advances the round if messages have arrived.
 ///
 ///     OverlapLocalSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .period = 8, .merge = {.pullback = 0.6F}}
 ///
-/// Saving completes the round under way and keeps its mean. A gradient that is not finite is detected by its rank
-/// only; the others throw peer_error when they wait for it.
+/// Saving completes the round in flight and keeps its mean. Only its own rank detects a gradient that is not finite;
+/// the others throw peer_error when they wait for it.
 ///
 /// State: the inner recipe's; anchor and velocity, or mean and snapshot, n floats each. Wire: one dense round per
-/// period. Passes every `period` steps, in addition to the inner recipe's: one to send, one over n / W, two to take
-/// up.
+/// period. Passes every `period` steps, in addition to the inner recipe's: one to send, one over n / W, two to
+/// apply.
 template <class Inner, class Merge = PullBack, Topology P = ScatterGather>
 struct OverlapLocalSgd {
   static_assert(detail::check_meeting<Inner, Merge, OnePeriodLate, detail::EarlyDenseTopologyOf<P>>());

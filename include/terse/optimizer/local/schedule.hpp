@@ -10,8 +10,8 @@
 
 namespace terse {
 
-// The schedule of a local method, a policy: the steps in which ranks send each fragment of the model, and the number
-// of steps after which its mean enters the parameters.
+// The schedule of a local method, a policy. It defines the steps in which ranks send each fragment of the model, and
+// the number of steps after which its mean is applied to the parameters.
 
 /// The whole model every `period` steps; each rank waits for the mean.
 struct AllAtOnce {
@@ -24,7 +24,7 @@ struct AllAtOnce {
   static std::uint64_t delay_in(std::uint64_t) { return 0; }
 };
 
-/// The whole model every `period` steps; its mean enters when the next message is sent.
+/// The whole model every `period` steps; its mean is applied when the next message is sent.
 struct OnePeriodLate {
   static constexpr bool late = true;
   static void check(std::uint64_t) {}
@@ -35,9 +35,10 @@ struct OnePeriodLate {
   static std::uint64_t delay_in(std::uint64_t period) { return period; }
 };
 
-/// Fragment p of `count` after each step t with t = floor(p period / count) modulo `period`; its mean enters after
-/// step t + delay. Fragments are whole consecutive segments, of sizes as equal as the segments allow: p holds those
-/// whose middle lies in the p-th of `count` equal parts of the model. `count` is fixed at construction.
+/// Fragment p of `count` after each step t with t = floor(p period / count) modulo `period`; its mean is applied
+/// after step t + delay. Fragments are whole consecutive segments, as equal in size as the segments allow. Fragment
+/// p contains those whose middle lies in the p-th of `count` equal parts of the model. `count` is fixed at
+/// construction.
 struct Fragments {
   static constexpr bool late = true;
 
@@ -55,7 +56,7 @@ struct Fragments {
     visit("fragments", static_cast<double>(count));
     visit("delay", static_cast<double>(delay));
   }
-  /// Returns one range per fragment, empty where no segment's middle lies in its part.
+  /// Returns one range per fragment, which is empty if no segment's middle lies in its part.
   std::vector<Range> cut(const Layout& layout) const {
     const Range whole = layout.range();
     std::vector<std::vector<Piece>> parts(static_cast<std::size_t>(count));

@@ -7,7 +7,7 @@
 namespace terse {
 
 /// SparseLoCo: every `period` steps of the inner recipe, alone on its rank, ranks send the largest elements of each
-/// tile of e_i, which sums their moves and the unsent part of earlier ones:
+/// tile of e_i. e_i sums their moves and the unsent part of earlier ones:
 ///
 ///     e_i = decay e_i + (anchor - x_i)        s_i = the largest of each tile of e_i        e_i = e_i - s_i
 ///     x = anchor - rate mean_i s_i, the next anchor
@@ -15,7 +15,7 @@ namespace terse {
 ///     SparseLoCo<Adam<>>{.inner = {.learning_rate = 4e-4F}, .period = 30}
 ///     SparseLoCo<Adam<>, Tiles<64, Sparse<Largest, TwoMagnitudeSign<>, PerSegment>>>    2 bits for a pick's value
 ///
-/// The memory e is the error of the error feedback. All ranks have the same bits after an outer step. Defaults: 64
+/// The memory e is the error of the error feedback. After an outer step all ranks have equal bits. Defaults: 64
 /// elements of a tile of 64 x 64, a decay of 0.95, a rate of 1. State: the inner recipe's; anchor and e, n floats
 /// each.
 ///

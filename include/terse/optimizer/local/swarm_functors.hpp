@@ -10,7 +10,7 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// The move by half the difference. Compressed pieces pass it alone, dense ones with the value that was sent.
+/// The move by half the difference. Compressed pieces pass only the difference, dense ones also the sent value.
 template <Number P>
 struct MoveBy {
   ParameterRef<P> parameters;
@@ -53,7 +53,7 @@ struct TakeUp {
   }
 };
 
-/// The mean with the value read, with the signature of the verbs and that of keyed compressors.
+/// The mean with the read value, with the signature of the verbs and that of keyed compressors.
 template <Number P>
 struct AverageWith {
   ParameterRef<P> parameters;

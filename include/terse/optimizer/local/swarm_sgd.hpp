@@ -5,9 +5,9 @@
 
 namespace terse {
 
-/// SwarmSGD with a shared schedule: local steps of any recipe, alone on its rank, and at times two ranks meet and
-/// average. All ranks draw the same pairs, see graph::Spaced: pairs of G, RandomMatching or RandomEdge, every
-/// `schedule.period` steps or, geometric, each in any step with probability 1 / period.
+/// SwarmSGD with a shared schedule: ranks make local steps of any recipe alone, and at times two ranks meet and
+/// average. All ranks draw the same pairs, see graph::Spaced: pairs of G, RandomMatching or RandomEdge. They meet
+/// every `schedule.period` steps or, geometric, each in any step with probability 1 / period.
 ///
 ///     blocking         x_i = (x_i + x_j) / 2, after the local steps of both
 ///     non_blocking     x_i = (y_i + y_j) / 2 + (x_i - y_i), y the parameters when they met: sent then, y travels during
@@ -16,20 +16,20 @@ namespace terse {
 ///     SwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .schedule = {.period = 4}}
 ///     NonBlockingSwarmSgd<Adam<>, Lattice<8>>{.schedule = {.period = 4}, .compressor = {.step = 1e-3F}}
 ///
-/// The two forms keep the mean of the ranks (non-blocking: including messages under way). With Dense and blocking, both
-/// partners get the same bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z the packets
-/// decoded with x_i as the key. Parameters beyond its bound throw wire_error and stay unchanged. Ranks must start
-/// from the same parameters and take the same number of steps. Their mean converges, and is the model to evaluate.
-/// The inner recipe's buffers stay on their rank.
+/// Both forms keep the mean of the ranks (non-blocking: including messages in flight). With Dense and blocking
+/// meetings, both partners get equal bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z
+/// the packets decoded with x_i as the key. Parameters beyond its bound cause a wire_error and stay unchanged. Ranks
+/// must start from the same parameters and take the same number of steps. Their mean converges, and is the model to
+/// evaluate. The inner recipe's buffers stay on their rank.
 ///
-/// The schedule is fixed at construction. Saving completes the meeting under way and keeps its result. A gradient
-/// that is not finite is detected by its rank only, which throws; a partner throws peer_error when it waits for it.
-/// With NonFinite::skip all ranks agree in every step.
+/// The schedule is fixed at construction. Saving completes the meeting in flight and keeps its result. Only its own
+/// rank detects a gradient that is not finite, and throws; a partner throws peer_error when it waits for it. With
+/// NonFinite::skip all ranks agree in every step.
 ///
 /// State: the inner recipe's and, if non-blocking, n floats. Wire: a packet to the partner in a meeting. Passes in a
-/// meeting, in addition to the inner recipe's: one to send, one to take up, and if non-blocking one between.
-/// Lattices: see KeyedMixing. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with
-/// quantized and local updates", NeurIPS 2021.
+/// meeting, in addition to the inner recipe's: one to send, one to apply, and if non-blocking one between. Lattices:
+/// see KeyedMixing. Source: Nadiradze, Sabour, Davies, Li, Alistarh, "Asynchronous decentralized SGD with quantized
+/// and local updates", NeurIPS 2021.
 template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching,
           Meeting Form = Meeting::blocking>
 struct SwarmSgd {
@@ -99,7 +99,7 @@ struct SwarmSgd {
     state.exchange.start(input.context, {}, x);
     state.exchange.finish(detail::one_vector(Take{input.parameters}));
   }
-  /// Takes up the last meeting and begins the next one.
+  /// Applies the last meeting's result and begins the next one.
   template <Executor E, class N>
   void part(const StepInput<E, N>& input, State<E>& state) const {
     state.land();
@@ -110,7 +110,7 @@ struct SwarmSgd {
   }
 };
 
-/// SwarmSGD whose pairs mix their parameters of the last meeting, without waiting for each other's local steps.
+/// SwarmSGD whose pairs mix the parameters of their last meeting, without waiting for each other's local steps.
 template <class Inner, Compressor C = Dense, graph::PairGraph G = graph::RandomMatching>
 using NonBlockingSwarmSgd = SwarmSgd<Inner, C, G, Meeting::non_blocking>;
 

@@ -16,12 +16,12 @@
 namespace terse {
 
 /// The time at which two ranks that meet mix their parameters: at once, while both wait, or after each rank's next
-/// local steps, during which messages travel.
+/// local steps, during which messages are in flight.
 enum class Meeting { blocking, non_blocking };
 
 namespace detail {
 
-/// The mutable state of SwarmSgd, and the meeting under way.
+/// The mutable state of SwarmSgd, and the meeting in flight.
 template <class Inner, Compressor C, graph::PairGraph G, Meeting Form, Executor E>
 struct SwarmState {
   using Schedule = graph::Spaced<G>;
@@ -31,9 +31,9 @@ struct SwarmState {
   typename Composed<Inner>::template State<E> inner;
   Exchange<C, NoErrorFeedback, Topology, E> exchange;
   Schedule schedule;
-  /// The sent parameters and, once that meeting has landed, its result; non-blocking only.
+  /// The sent parameters and, after that meeting has been applied, its result; non-blocking only.
   buffer<float, typename E::memory> copy;
-  StepContext sent;  // the context of the meeting under way
+  StepContext sent;  // the context of the meeting in flight
   buffer<StepScalars, typename E::memory> sent_now;
   bool under_way = false;
   Range range;
@@ -72,18 +72,18 @@ struct SwarmState {
   /// Sends `copy` to the partner of this step; the meeting ends in a later step.
   template <class Input>
   void start(const Input& input) {
-    using terse::copy;  // a grid's is found by its arguments
+    using terse::copy;  // for a grid executor, the arguments select another function
     copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now.all());
     sent = input.context;
     sent.now = sent_now.data();
     exchange.start(sent, {}, one_vector(ReadArena{this->copy.data()}));
     under_way = true;
   }
-  /// Receives messages of the meeting under way that have arrived, so that the partner's sends complete, too.
+  /// Receives messages of the meeting in flight that have arrived, so that the partner's sends also complete.
   void advance() {
     if (under_way) exchange.ready();
   }
-  /// Completes the meeting under way, if there is one.
+  /// Completes the meeting in flight, if there is one.
   void land() {
     if (!under_way) return;
     using Keep = std::conditional_t<C::lossless, KeepGain, KeepDifference>;
