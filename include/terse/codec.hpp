@@ -239,7 +239,6 @@ class Codec {
     else
       return std::type_identity<typename Any::template Workspace<E>>{};
   }
-
   using Workspace = typename decltype(workspace_type<C>())::type;
 
   static constexpr bool may_be_late = detail::has_late_errors<C, F>();

@@ -203,7 +203,7 @@ struct Packed {
   /// there.
   template <Executor E>
   void encode(E executor, const Workspace<E>& workspace, const Range& range,
-              const detail::MeasuredCodes<Q::bits, Scale>& measured, index_t first_unit,
+              const detail::MeasuredCodes<Q::bits, Scale>& codes, index_t first_unit,
               std::byte* section) const {
     if (range.pieces().empty()) return;
     const auto all = write_scales(executor, workspace, range, first_unit, section);
@@ -211,9 +211,9 @@ struct Packed {
     index_t unit = 0;
     for (const Piece& piece : range.pieces()) {
       const index_t bytes = code_bytes<Q::bits>(piece.count);
-      copy(executor, in<E, std::byte>(measured.at(piece.offset), bytes), out<E, std::byte>(section, bytes));
+      copy(executor, in<E, std::byte>(codes.at(piece.offset), bytes), out<E, std::byte>(section, bytes));
       section += bytes;
-      if (piece.count > 0) measured.note(piece.segment, all[units().whole ? 0 : unit++]);
+      if (piece.count > 0) codes.note(piece.segment, all[units().whole ? 0 : unit++]);
     }
   }
   /// Writes several packets' sections, each at its range's offset from `base`.
@@ -227,8 +227,8 @@ struct Packed {
   /// Writes them from the codes that `measure` has written.
   template <GridExecutor E>
   void encode_together(E executor, const Workspace<E>& workspace, detail::PlacedRanges sections,
-                       const detail::MeasuredCodes<Q::bits, Scale>& measured, std::byte* base) const {
-    place_codes(executor, sections, units(), measured, in<E, Scale>(workspace.scales.all()), base);
+                       const detail::MeasuredCodes<Q::bits, Scale>& codes, std::byte* base) const {
+    place_codes(executor, sections, units(), codes, in<E, Scale>(workspace.scales.all()), base);
   }
   /// Measures and encodes several packets' sections, in one kernel if it has room for a unit.
   template <GridExecutor E, class In, class Message, class Feedback, class Told>

@@ -30,6 +30,18 @@ struct Tile {
   bool pads = false;    // true if 4 bytes of zeros follow that scale
 };
 
+/// Returns the entry of a table that has a number: the last one whose first number, first_of(entry), is not above it.
+template <class First>
+TERSE_HD int entry_of(int count, index_t number, const First& first_of) {
+  int low = 0;
+  for (int size = count; size > 1;) {
+    const int half = size / 2;
+    if (first_of(low + half) <= number) low += half;
+    size -= half;
+  }
+  return low;
+}
+
 /// A list in a kernel's arguments.
 template <class T, int most>
 struct Listed {
@@ -76,24 +88,12 @@ struct SliceOf : SliceCounts {
   }
   TERSE_HD index_t unit_size(const Piece& piece) const { return units.size == 0 ? piece.count : units.size; }
 
-  /// Returns the entry of a tile, counted from the slice's first.
+  /// Returns the entry of a tile or of a unit, counted from the slice's first.
   TERSE_HD const SlicePiece& entry_of_tile(index_t tile) const {
-    int low = 0;
-    for (int size = count; size > 1;) {
-      const int half = size / 2;
-      if (entries[low + half].first_tile <= first_tile + tile) low += half;
-      size -= half;
-    }
-    return entries[low];
+    return entries[entry_of(count, first_tile + tile, [&](int e) { return entries[e].first_tile; })];
   }
   TERSE_HD const SlicePiece& entry_of_unit(index_t unit) const {
-    int low = 0;
-    for (int size = count; size > 1;) {
-      const int half = size / 2;
-      if (entries[low + half].first_unit <= first_unit + unit) low += half;
-      size -= half;
-    }
-    return entries[low];
+    return entries[entry_of(count, first_unit + unit, [&](int e) { return entries[e].first_unit; })];
   }
 
   TERSE_HD Tile tile(index_t number) const {

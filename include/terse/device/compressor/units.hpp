@@ -136,12 +136,7 @@ struct SentUnits {
   }
   /// Returns the unit of a block. With the share `elements`, `place` is the place of the block's elements.
   TERSE_HD SentUnit part(Share share, index_t block) const {
-    int e = 0;
-    for (int size = count; size > 1;) {
-      const int half = size / 2;
-      if (entries[e + half].first[share] <= block) e += half;
-      size -= half;
-    }
+    const int e = entry_of(count, block, [&](int k) { return entries[k].first[share]; });
     const index_t within = block - entries[e].first[share];
     if constexpr (side > 0) return unit(e, within);
     SentUnit here = unit(e, 0);

@@ -73,13 +73,7 @@ struct PickUnits {
     blocks[items] += blocks_for(items_of_it, per_block(items));
   }
   TERSE_HD int of_block(Share share, index_t block) const {
-    int low = 0;
-    for (int size = count; size > 1;) {
-      const int half = size / 2;
-      if (units[low + half].first[share] <= block) low += half;
-      size -= half;
-    }
-    return low;
+    return entry_of(count, block, [&](int u) { return units[u].first[share]; });
   }
   TERSE_HD index_t blocks_of(Share share, int unit) const {
     return (unit + 1 < count ? units[unit + 1].first[share] : blocks[share]) - units[unit].first[share];

@@ -109,10 +109,10 @@ struct CodeRows {
     TERSE_HD void count(int kept) { sums.count(kept); }
     TERSE_HD void hold(index_t at, const Quad<float>& four) {
       sums.hold(at, four);
-      std::uint32_t codes[quad];
+      std::uint32_t their_codes[quad];
       TERSE_UNROLL
-      for (int j = 0; j < quad; ++j) codes[j] = code(four.x[j]);
-      planes.note(row(at), codes);
+      for (int j = 0; j < quad; ++j) their_codes[j] = code(four.x[j]);
+      planes.note(row(at), their_codes);
     }
     TERSE_HD void hold(index_t at, float one) {
       sums.hold(at, one);
