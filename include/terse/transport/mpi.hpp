@@ -77,16 +77,7 @@ class BasicMpi {
       return true;
     }
     /// Returns the first peer whose message has not arrived or not left; -1 if there is none, or in a collective.
-    int awaited() {
-      if (batch_ == nullptr) return -1;
-      for (std::size_t k = 0; k < batch_->requests.size(); ++k) {
-        int arrived = 0;
-        check("MPI_Request_get_status",
-              MPI_Request_get_status(batch_->requests[k], &arrived, MPI_STATUS_IGNORE));
-        if (arrived == 0) return batch_->peers[k];
-      }
-      return -1;
-    }
+    int awaited() { return batch_ == nullptr ? -1 : missing().value_or(-1); }
     void wait() {
       if (batch_ != nullptr) wait(end_->deadline_);
     }
@@ -112,16 +103,20 @@ class BasicMpi {
     friend class BasicMpi;
     Ticket(BasicMpi* end, Batch* batch) : end_(end), batch_(batch) {}
 
-    void blame(Deadline deadline) {
-      bool missing = false;
-      int peer = -1;
-      for (std::size_t k = 0; k < batch_->requests.size() && !missing; ++k) {
+    /// Returns the peer of the first request that is not done; -1 is a collective's.
+    std::optional<int> missing() {
+      for (std::size_t k = 0; k < batch_->requests.size(); ++k) {
         int done = 0;
-        check("MPI_Test", MPI_Test(&batch_->requests[k], &done, MPI_STATUS_IGNORE));
-        missing = done == 0;
-        if (missing) peer = batch_->peers[k];
+        check("MPI_Request_get_status",
+              MPI_Request_get_status(batch_->requests[k], &done, MPI_STATUS_IGNORE));
+        if (done == 0) return batch_->peers[k];
       }
-      if (!missing) return;  // all arrived at the last moment
+      return std::nullopt;
+    }
+    void blame(Deadline deadline) {
+      const std::optional<int> late = missing();
+      if (!late) return;  // all arrived at the last moment
+      const int peer = *late;
       const std::string whom = peer < 0 ? "one or more of " + std::to_string(end_->size()) + " ranks"
                                         : "rank " + std::to_string(peer);
       throw peer_error("waited " + std::to_string(deadline.count()) + " ms for " + whom + " in " +
