@@ -74,10 +74,8 @@ constexpr bool check_topology() {
   static_assert(has_round,
                 "terse: a topology needs a nested `template <Compressor C, ErrorFeedback F, Executor E> "
                 "class Round`");
-  // The graphs of mixing topologies are visited by their methods.
-  if constexpr (Topology<T>)
-    if constexpr (T::exact) return detail::check_parameters<T>() && has_round;
-  return Topology<T> && has_round;
+  if constexpr (Topology<T>) return detail::check_parameters<T>() && has_round;
+  return false;
 }
 
 namespace detail {
