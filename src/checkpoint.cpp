@@ -4,8 +4,8 @@
 #define TERSE_SEPARATE
 #endif
 
-#include "terse/checkpoint/agreement.ipp"
 #include "terse/checkpoint/checkpoint.ipp"
+#include "terse/checkpoint/agreement.ipp"
 #include "terse/checkpoint/dealing.ipp"
 #include "terse/checkpoint/digest.ipp"
 #include "terse/checkpoint/draft.ipp"
