@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests examples/evidence/run with an experiment of its own: rows that are done are kept and skipped, an interrupted row resumes, half
-a line at the end of the file is dropped, changed settings are another row, and failures and missing packages are said. The project's own
+a line at the end of the file is dropped, changed settings are another row, rows that depend on others' results come after them, and failures and missing packages are said. The project's own
 experiments are listed.
 
 Usage: evidence.py ROOT
@@ -32,6 +32,11 @@ class Example(Experiment):
             for seed in self.seeds:
                 yield Row({"method": method, "seed": seed, "steps": STEPS}, [sys.executable, PROGRAM, method, STEPS, "{state}"], 0.01)
 
+    def rows_after(self, results):
+        for key, lines in results:
+            if AFTER and key["method"] == "quick":
+                yield Row({"method": "after", "seed": key["seed"], "lines": len(lines)}, [sys.executable, PROGRAM, "after", 1, "{state}"], 0.01)
+
     def table(self, results):
         return ["method", "seed", "lines"], [[key["method"], key["seed"], len(lines)] for key, lines in results]
 '''
@@ -57,8 +62,8 @@ def expect(condition, what):
         sys.exit(what)
 
 
-def write_experiment(folder, steps, packages=()):
-    text = EXPERIMENT.replace("STEPS", str(steps)).replace("PACKAGES", repr(list(packages)))
+def write_experiment(folder, steps, packages=(), after=False):
+    text = EXPERIMENT.replace("STEPS", str(steps)).replace("PACKAGES", repr(list(packages))).replace("AFTER", str(after))
     (folder / "examples/evidence/example.py").write_text(text.replace("PROGRAM", repr(str(folder / "program.py"))))
 
 
@@ -117,6 +122,11 @@ def main(folder):
     table = (out / "example.md").read_text()
     expect("| quick | 1 | 2 |" in table and "| quick | 2 | 2 |" in table, f"the table lacks a seed that is done: {table}")
     expect("none of these rows is asked for: quick, seed 1" in finish(folder, 1, "--only", "none"), "a row that isn't there is not missed")
+
+    write_experiment(folder, 2, after=True)
+    finish(folder, 0, "--only", "after")
+    last = json.loads((out / "rows.jsonl").read_text().splitlines()[-1])["key"]
+    expect(last == {"method": "after", "seed": 1, "lines": 2}, f"a row that depends on another's lines is {last}")
 
     listed = subprocess.run([sys.executable, root / FILES[0]], capture_output=True, text=True, timeout=30)
     names = {path.stem.replace("_", "-") for path in (root / FILES[0]).parent.glob("*.py")} - {"evidence"}
