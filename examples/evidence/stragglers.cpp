@@ -129,12 +129,15 @@ Rank train_rank(const Stragglers& run, const Task& task, const std::vector<std::
   const double queued = queued_seconds(), waited = place.transport.traffic().seconds;
   const Clock::time_point begin = Clock::now();
   const auto now = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
-  // A rank that waits for no other takes as many steps as there is time for.
+  // A rank that waits for no other takes as many steps as there is time for. One that the system has woken too late computes for less
+  // time in the next step.
+  double late = 0;
   for (std::uint64_t& step = one.steps; together ? step < run.steps : now() < budget; ++step) {
-    const double started = now(), planned = run.planned(rank, step);
+    const double started = now(), planned = run.planned(rank, step), ready = started + planned - late;
     draw_batch(images, run.options.seed, rank, step, batch);
     model.gradient(one.x, task.training, batch, g);
-    std::this_thread::sleep_until(begin + std::chrono::duration<double>(started + planned));
+    std::this_thread::sleep_until(begin + std::chrono::duration<double>(ready));
+    late = now() - ready;
     one.planned += planned;
     one.computed += now() - started;
     before = one.x;
