@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests examples/evidence/run with an experiment of its own: rows that are done are kept and skipped, an interrupted row resumes, half
 a line at the end of the file is dropped, changed settings are another row, rows that depend on others' results come after them, and failures and missing packages are said. The project's own
-experiments are listed.
+experiments are listed, and two compare methods rightly, in results made up.
 
 Usage: evidence.py ROOT
 """
@@ -83,6 +83,32 @@ def rows_in(out):
     return [json.loads(line)["key"]["method"] for line in (out / "rows.jsonl").read_text().splitlines()]
 
 
+def compare_stragglers():
+    """All-reduce's loss is 0.4 on average in the last tenth; another method first has 0.42 at second 7."""
+    import stragglers
+    def row(kind, scene, rate, losses):
+        curve = [{"at": at, "test": loss} for at, loss in enumerate(losses)]
+        return {"kind": kind, "scene": scene, "seed": 1, "rate": rate}, [*curve, {"validation": losses[-1]}]
+    results = [row("all-reduce", "4x", 0.1, [2.0] * 15 + [0.42] + [0.5] * 2 + [0.5, 0.3]), row("Local SGD", "4x", 0.1, [0.9] * 7 + [0.41, 0.9]),
+               row("Local SGD", "rate 0.1", 0.1, [0.3]), row("Local SGD", "rate 0.2", 0.2, [0.2]), row("Local SGD", "rate 0.4", 0.4, [None])]
+    key = results[0][0]
+    expect(stragglers.reached(results, key, "all-reduce") == 15 and stragglers.reached(results, key, "Local SGD") == 7, "another time to the loss")
+    expect(stragglers.reached(results, key, "NoLoCo") is None, "a method without a row reaches the loss")
+    expect(stragglers.best_rates(results) == {"Local SGD": 0.2}, f"best rates: {stragglers.best_rates(results)}")
+
+
+def compare_batches():
+    """The rate is the best by validation of the first seed; the others' accuracy at this rate counts."""
+    import batches
+    def row(seed, *lines):
+        return {"kind": "PmSGD", "setting": "labels differ", "batch": 256, "seed": seed}, list(lines)
+    def line(rate, validation, test, loss=1.0):
+        return {"rate": rate, "validation": validation, "test": test, "loss": loss, "apart": 0.01}
+    results = [row(1, line(0.1, 0.5, 0.9), line(0.2, 0.8, 0.7), line(0.4, 0.9, 0.9, None), {"diverged": True}), row(2, line(0.2, 0.1, 0.75))]
+    found = batches.tests(results, "PmSGD", "labels differ", 256, 1)
+    expect({seed: test for seed, (test, _) in found.items()} == {1: 70, 2: 75}, f"accuracies at the best rate: {found}")
+
+
 def main(folder):
     for name in FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -136,5 +162,9 @@ def main(folder):
     expect("skipped: Debian packages are not installed: no-such-package" in finish(folder, 77, "--smoke"), "a package is not missed")
 
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(root / "examples" / "evidence"))
+compare_stragglers()
+compare_batches()
 with tempfile.TemporaryDirectory() as temporary:
     main(pathlib.Path(temporary))
