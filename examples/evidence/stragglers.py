@@ -32,7 +32,7 @@ TRAINING = {"steps": 300, "gradient": 0.2}
 # Rates are compared with no straggler, and in less time: where ranks take turns by a schedule, the result is the same.
 TUNING = {"steps": 300, "gradient": 0.02, "most-overrun": 100}
 TINY = {"steps": 25, "gradient": 0.004, "snapshots": 5, "stall": 0.05, "most-overrun": 100}
-TESTED = ["all-reduce", "SwarmSGD, non-blocking, lattice", "SwarmSGD, asynchronous, lattice"]
+TESTED = ["SwarmSGD, non-blocking, lattice", "SwarmSGD, asynchronous, lattice"]  # with --smoke
 SEEDED = ["all-reduce", "SwarmSGD, asynchronous", "SwarmSGD, asynchronous, lattice"]
 PICTURED = ["all-reduce", "Local SGD", "Overlap-Local-SGD", "SwarmSGD, blocking", "SwarmSGD, non-blocking", "SwarmSGD, asynchronous",
             "SwarmSGD, asynchronous, lattice"]
@@ -94,11 +94,11 @@ class Stragglers(Experiment):
         return header, lines
 
     def picture(self, results):
-        """Losses with a rank at a quarter of the speed."""
+        """Losses with a rank at a quarter of the speed, without the steep beginning."""
         series = []
         for key, found in results:
             if key["scene"] == BAR and key["seed"] == self.seeds[0] and key["kind"] in PICTURED:
-                points = [(line["at"], line["test"]) for line in found[2:-1] if line["test"] is not None]
+                points = [(line["at"], line["test"]) for line in found[len(found) // 6:-1] if line["test"] is not None]
                 series.append({"name": key["kind"], "points": points})
         return {"x": {"label": "seconds, one of 8 ranks four times slower"}, "y": {"label": "held-out loss"}, "series": series}
 
