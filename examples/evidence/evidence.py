@@ -16,6 +16,10 @@
                 key = {"method": "adam", "steps": steps, "seed": seed}
                 yield Row(key, [self.program("examples/example"), "--steps", steps, "--seed", seed, "--save", "{state}"], minutes=14)
 
+        minutes_after = 20                           # of the rows that follow, for the list
+        def rows_after(self, results):               # rows that depend on results of rows(), such as the best rate with other seeds
+            return []
+
         def table(self, results):                    # header and lines
             return ["method", "loss"], [[row["method"], lines[-1]["loss"]] for row, lines in results]
 
@@ -55,6 +59,7 @@ class Row(typing.NamedTuple):
 
 class Experiment:
     packages, data, programs, wheels = [], [], [], []
+    minutes_after = 0
 
     def __init__(self, name, folder, seeds=(1, 2, 3), smoke=False, build=None):
         self.name, self.folder, self.seeds, self.smoke = name, folder, seeds, smoke
@@ -65,6 +70,9 @@ class Experiment:
 
     def program(self, target):
         return self.build / target
+
+    def rows_after(self, results):
+        return []
 
     def picture(self, results):
         return None

@@ -63,6 +63,19 @@ void turn(const float* from, int rows, int columns, float* to) {
     for (int n = 0; n < columns; ++n) to[n * rows + m] = from[m * columns + n];
 }
 
+constexpr float least_probability = 1e-30F;
+
+/// Replaces the scores of one example, a lane, by their exponentials over the largest's, and returns the sum.
+float exponentials(float* scores, int classes) {
+  float largest = scores[0], sum = 0;
+  for (int c = 1; c < classes; ++c) largest = std::max(largest, scores[c * lanes]);
+  for (int c = 0; c < classes; ++c) sum += scores[c * lanes] = std::exp(scores[c * lanes] - largest);
+  return sum;
+}
+double loss_of(float exponential, float sum) {
+  return -std::log(static_cast<double>(std::max(exponential / sum, least_probability)));
+}
+
 }  // namespace
 
 Model::Offsets::Offsets(int width)
@@ -139,12 +152,10 @@ double Model::gradient(const std::vector<float>& x, const Dataset& data, const B
         for (int c = 0; c < classes; ++c) z[c * lanes] = 0;
         continue;
       }
-      float largest = z[0], sum = 0;
-      for (int c = 1; c < classes; ++c) largest = std::max(largest, z[c * lanes]);
-      for (int c = 0; c < classes; ++c) sum += z[c * lanes] = std::exp(z[c * lanes] - largest);
+      const float sum = exponentials(z, classes);
       const auto label =
           static_cast<int>(data.labels[static_cast<std::size_t>(batch[done + static_cast<std::size_t>(k)])]);
-      loss -= std::log(static_cast<double>(std::max(z[label * lanes] / sum, 1e-30F)));
+      loss += loss_of(z[label * lanes], sum);
       for (int c = 0; c < classes; ++c)
         z[c * lanes] = weight * (z[c * lanes] / sum - (c == label ? 1.0F : 0.0F));
     }
@@ -164,23 +175,27 @@ double Model::gradient(const std::vector<float>& x, const Dataset& data, const B
   return loss / static_cast<double>(batch.size());
 }
 
-double Model::accuracy(const std::vector<float>& x, const Dataset& data, std::int64_t count) {
+Score Model::score(const std::vector<float>& x, const Dataset& data, std::int64_t count) {
   std::int64_t right = 0;
+  double loss = 0;
   for (std::int64_t done = 0; done < count; done += lanes) {
     std::int64_t batch[lanes];
     const int some = static_cast<int>(std::min<std::int64_t>(lanes, count - done));
     for (int k = 0; k < some; ++k) batch[k] = done + k;
     forward(x.data(), data, batch, some);
     for (int k = 0; k < some; ++k) {
+      float* const z = scores_.data() + k;
       int best = 0;
       for (int c = 1; c < classes; ++c)
-        if (scores_[static_cast<std::size_t>(c * lanes + k)] >
-            scores_[static_cast<std::size_t>(best * lanes + k)])
-          best = c;
-      right += best == data.labels[static_cast<std::size_t>(done + k)];
+        if (z[c * lanes] > z[best * lanes]) best = c;
+      const auto label = static_cast<int>(data.labels[static_cast<std::size_t>(done + k)]);
+      right += best == label;
+      const float sum = exponentials(z, classes);
+      loss += loss_of(z[label * lanes], sum);
     }
   }
-  return static_cast<double>(right) / static_cast<double>(count);
+  const auto all = static_cast<double>(count);
+  return {loss / all, static_cast<double>(right) / all};
 }
 
 }  // namespace experiments

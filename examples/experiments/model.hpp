@@ -14,6 +14,10 @@ using train::Dataset;
 /// Which pictures of a data set, by number.
 using Batch = std::vector<std::int64_t>;
 
+struct Score {
+  double loss, accuracy;  ///< accuracy from 0 to 1
+};
+
 /// 784-width-width-10 with ReLU between, softmax and cross entropy: 118,282 parameters at a width of 128, in a flat arena, row by
 /// row, a row for each output. Widths are multiples of 64. The same calls give the same bits on one machine. Belongs to one
 /// thread at a time.
@@ -31,8 +35,8 @@ class Model {
   /// The mean loss over the batch at x; writes its gradient to g.
   double gradient(const std::vector<float>& x, const Dataset& data, const Batch& batch,
                   std::vector<float>& g);
-  /// The share of the data set's first `count` pictures that is classified right.
-  double accuracy(const std::vector<float>& x, const Dataset& data, std::int64_t count);
+  /// Mean loss and accuracy over the data set's first `count` pictures.
+  Score score(const std::vector<float>& x, const Dataset& data, std::int64_t count);
 
  private:
   /// Where segments begin: a layout pads none of them but the last.

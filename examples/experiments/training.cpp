@@ -113,7 +113,7 @@ Figures run(const Task& task, const Training& training, const Maker& make, std::
     figures.stall = std::max(figures.stall, rank.stall / steps);
   }
   const std::vector<float> mean = mean_of(ranks, &Witness::x);
-  figures.accuracy = Model(training.width).accuracy(mean, task.test, std::min(tested, task.test.count));
+  figures.accuracy = Model(training.width).score(mean, task.test, std::min(tested, task.test.count)).accuracy;
   figures.spread = spread_of(ranks, &Witness::x);
   if (!ranks.front().before.empty()) figures.spread_before = spread_of(ranks, &Witness::before);
   figures.dead = moved_dead_weights(mean, training.width, seed);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Tests examples/evidence/run with an experiment of its own: rows that are done are kept and skipped, an interrupted row resumes, half
-a line at the end of the file is dropped, changed settings are another row, and failures and missing packages are said. The project's own
-experiments are listed.
+a line at the end of the file is dropped, changed settings are another row, rows that depend on others' results come after them, and failures and missing packages are said. The project's own
+experiments are listed, and two compare methods rightly, in results made up.
 
 Usage: evidence.py ROOT
 """
@@ -32,6 +32,11 @@ class Example(Experiment):
             for seed in self.seeds:
                 yield Row({"method": method, "seed": seed, "steps": STEPS}, [sys.executable, PROGRAM, method, STEPS, "{state}"], 0.01)
 
+    def rows_after(self, results):
+        for key, lines in results:
+            if AFTER and key["method"] == "quick":
+                yield Row({"method": "after", "seed": key["seed"], "lines": len(lines)}, [sys.executable, PROGRAM, "after", 1, "{state}"], 0.01)
+
     def table(self, results):
         return ["method", "seed", "lines"], [[key["method"], key["seed"], len(lines)] for key, lines in results]
 '''
@@ -57,8 +62,8 @@ def expect(condition, what):
         sys.exit(what)
 
 
-def write_experiment(folder, steps, packages=()):
-    text = EXPERIMENT.replace("STEPS", str(steps)).replace("PACKAGES", repr(list(packages)))
+def write_experiment(folder, steps, packages=(), after=False):
+    text = EXPERIMENT.replace("STEPS", str(steps)).replace("PACKAGES", repr(list(packages))).replace("AFTER", str(after))
     (folder / "examples/evidence/example.py").write_text(text.replace("PROGRAM", repr(str(folder / "program.py"))))
 
 
@@ -76,6 +81,34 @@ def finish(folder, status, *options):
 
 def rows_in(out):
     return [json.loads(line)["key"]["method"] for line in (out / "rows.jsonl").read_text().splitlines()]
+
+
+def compare_stragglers():
+    """All-reduce's loss is 0.4 on average in the last tenth; another method first has 0.42 at second 7."""
+    import stragglers
+    def row(kind, scene, rate, losses):
+        curve = [{"at": at, "test": loss} for at, loss in enumerate(losses)]
+        return {"kind": kind, "scene": scene, "seed": 1, "rate": rate}, [*curve, {"validation": losses[-1]}]
+    results = [row("all-reduce", "4x", 0.1, [2.0] * 15 + [0.42] + [0.5] * 2 + [0.5, 0.3]), row("Local SGD", "4x", 0.1, [0.9] * 7 + [0.41, 0.9]),
+               row("Local SGD", "rate 0.1", 0.1, [0.3]), row("Local SGD", "rate 0.2", 0.2, [0.2]), row("Local SGD", "rate 0.4", 0.4, [None])]
+    key = results[0][0]
+    expect(stragglers.reached(results, key, "all-reduce") == 15 and stragglers.reached(results, key, "Local SGD") == 7, "another time to the loss")
+    expect(stragglers.reached(results, key, "NoLoCo") is None, "a method without a row reaches the loss")
+    expect(stragglers.best_rates(results) == {"Local SGD": 0.2}, f"best rates: {stragglers.best_rates(results)}")
+
+
+def compare_batches():
+    """The rate is the best by validation of all seeds, among those that all have."""
+    import batches
+    def row(seed, *lines):
+        return {"kind": "PmSGD", "setting": "labels differ", "batch": 256, "seed": seed}, list(lines)
+    def line(rate, validation, test, loss=1.0):
+        return {"rate": rate, "validation": validation, "test": test, "loss": loss, "apart": 0.01}
+    results = [row(1, line(0.05, 0.9, 0.2), line(0.1, 0.6, 0.7), line(0.2, 0.8, 0.9), line(0.4, 0.9, 0.9, None), {"diverged": True}),
+               row(2, line(0.1, 0.5, 0.75), line(0.2, 0.1, 0.8), line(0.4, 0.9, 0.9))]
+    found = batches.tests(results, "PmSGD", "labels differ", 256)
+    expect({seed: test for seed, (test, _) in found.items()} == {1: 70, 2: 75}, f"accuracies at the best rate: {found}")
+    expect(batches.best_rate(results[:1], "PmSGD", "labels differ", 256) == 0.05, "another best rate of one seed")
 
 
 def main(folder):
@@ -118,6 +151,11 @@ def main(folder):
     expect("| quick | 1 | 2 |" in table and "| quick | 2 | 2 |" in table, f"the table lacks a seed that is done: {table}")
     expect("none of these rows is asked for: quick, seed 1" in finish(folder, 1, "--only", "none"), "a row that isn't there is not missed")
 
+    write_experiment(folder, 2, after=True)
+    finish(folder, 0, "--only", "after")
+    last = json.loads((out / "rows.jsonl").read_text().splitlines()[-1])["key"]
+    expect(last == {"method": "after", "seed": 1, "lines": 2}, f"a row that depends on another's lines is {last}")
+
     listed = subprocess.run([sys.executable, root / FILES[0]], capture_output=True, text=True, timeout=30)
     names = {path.stem.replace("_", "-") for path in (root / FILES[0]).parent.glob("*.py")} - {"evidence"}
     expect({line.split()[0] for line in listed.stdout.splitlines()} == names, f"not all are listed: {listed.stdout}{listed.stderr}")
@@ -126,5 +164,9 @@ def main(folder):
     expect("skipped: Debian packages are not installed: no-such-package" in finish(folder, 77, "--smoke"), "a package is not missed")
 
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(root / "examples" / "evidence"))
+compare_stragglers()
+compare_batches()
 with tempfile.TemporaryDirectory() as temporary:
     main(pathlib.Path(temporary))
