@@ -489,7 +489,8 @@ TEST_CASE("DiLoCo over the complete graph is DiLoCo, and evaluates at the same p
   const auto graph = points_of(Gossiping<graph::Complete>{.period = 3}),
              mean = points_of(DiLoCo<MomentumSgd<>>{.period = 3});
   CHECK(relative_error(layout, mean[0], mean[1], any_one, 1) > 1e-2);
-  for (const std::size_t k : {0, 1}) CHECK(relative_error(layout, graph[k], mean[k], any_one, 1) < tolerance);
+  for (const std::size_t k : {std::size_t{0}, std::size_t{1}})
+    CHECK(relative_error(layout, graph[k], mean[k], any_one, 1) < tolerance);
 }
 
 TEST_CASE("DiLoCo over a graph refuses one on which its ranks would grow apart, at construction and later") {
