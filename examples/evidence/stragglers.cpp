@@ -63,15 +63,15 @@ struct Stragglers {
   }
 };
 
-/// Sums over ranks of the parameters that they had at multiples of `every` seconds.
+/// Sums over ranks of the parameters that they had at multiples of `every` seconds, at most `most` of them.
 class Snapshots {
  public:
-  explicit Snapshots(double every) : every_(every) {}
+  Snapshots(double every, std::size_t most) : every_(every), most_(most) {}
 
   double time(std::size_t k) const { return every_ * static_cast<double>(k); }
   /// Adds a rank's parameters x, which it has had until `now`, to the snapshots since its last one, whose number is `next`.
   void add(const std::vector<float>& x, double now, std::size_t& next) {
-    for (; time(next) <= now; ++next) add(x, next);
+    for (; next < most_ && time(next) <= now; ++next) add(x, next);
   }
   /// Returns the mean of `ranks` ranks at each time. `last` has each rank's last parameters, and the number of its next snapshot.
   std::vector<std::vector<float>> means(const std::vector<std::pair<std::vector<float>, std::size_t>>& last) {
@@ -91,6 +91,7 @@ class Snapshots {
   }
 
   const double every_;
+  const std::size_t most_;
   std::mutex mutex_;
   std::vector<std::vector<float>> sums_;
 };
@@ -178,7 +179,8 @@ void train_all(const Stragglers& run) {
   std::vector<std::int64_t> images(static_cast<std::size_t>(task.training.count));
   std::iota(images.begin(), images.end(), 0);
   const double budget = run.planned();
-  Snapshots snapshots(budget / static_cast<double>(run.snapshots));
+  // A run on a busy machine may take many times its budget.
+  Snapshots snapshots(budget / static_cast<double>(run.snapshots), 4 * run.snapshots);
   std::vector<Rank> ranks(static_cast<std::size_t>(run.options.ranks));
   terse::ThreadGroup(run.options.ranks, train::deadline_of(run.options)).run([&](terse::Threads& threads) {
     ranks[static_cast<std::size_t>(threads.rank())] =

@@ -74,8 +74,8 @@ class Trace {
   std::vector<double> in_step_;  // seconds of waits in this step, in the order of waits_
 };
 
-/// Returns a sentence for each rank for which others have waited, the longest wait first: its share of their steps, and seconds. `all`
-/// has the waits of one rank after the other, see Trace::waits, over `steps` steps.
+/// Returns a sentence for each rank for which others have waited, the longest wait first: seconds of each other rank, and the share of
+/// steps in which that wait was its longest. `all` has the waits of one rank after the other, see Trace::waits, over `steps` steps.
 std::string who_was_waited_for(std::span<const Trace::Waits> all, int ranks, std::uint64_t steps);
 
 }  // namespace terse

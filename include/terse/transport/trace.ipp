@@ -88,8 +88,8 @@ TERSE_CORE std::string who_was_waited_for(std::span<const Trace::Waits> all, int
     const double share =
         static_cast<double>(sums[whom].steps) / std::max(1.0, static_cast<double>(steps) * (ranks - 1));
     std::snprintf(line.data(), line.size(),
-                  "rank %zu was waited for in %.0f %% of the other ranks' steps, %.3g s a rank\n", whom,
-                  100 * share, sums[whom].seconds / std::max(1, ranks - 1));
+                  "each other rank waited %.3g s for rank %zu, its longest wait in %.0f %% of the steps\n",
+                  sums[whom].seconds / std::max(1, ranks - 1), whom, 100 * share);
     text += line.data();
   }
   return text;

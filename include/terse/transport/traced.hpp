@@ -153,8 +153,8 @@ std::string gather_trace(T& transport, const Trace& trace) {
   return file + "\n]}\n";
 }
 
-/// Returns a line for each rank for which others have waited, the longest wait first, on all ranks: "rank 3 was waited for in 41 % of the
-/// other ranks' steps, 12.3 s a rank". Collective over a channel of all ranks.
+/// Returns a line for each rank for which others have waited, the longest wait first, on all ranks: "each other rank waited 12.3 s for
+/// rank 3, its longest wait in 41 % of the steps". Collective over a channel of all ranks.
 template <Transport T>
 std::string waited_for(T& transport, const Trace& trace) {
   const std::span<const Trace::Waits> mine = trace.waits();
