@@ -31,7 +31,7 @@ SCENES = {
 TRAINING = {"steps": 300, "gradient": 0.2}
 # Rates are compared with no straggler, and in less time: where ranks take turns by a schedule, the result is the same.
 TUNING = {"steps": 300, "gradient": 0.02, "most-overrun": 100}
-TINY = {"steps": 25, "gradient": 0.004, "snapshots": 5, "stall": 0.05, "most-overrun": 100}
+TINY = {"steps": 10, "gradient": 0.004, "snapshots": 5, "stall": 0.05, "most-overrun": 100}
 TESTED = ["SwarmSGD, non-blocking, lattice", "SwarmSGD, asynchronous, lattice"]  # with --smoke
 SEEDED = ["all-reduce", "SwarmSGD, asynchronous", "SwarmSGD, asynchronous, lattice"]
 PICTURED = ["all-reduce", "Local SGD", "Overlap-Local-SGD", "SwarmSGD, blocking", "SwarmSGD, non-blocking", "SwarmSGD, asynchronous",
