@@ -46,6 +46,24 @@ Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
           .compressor = {.inner = {.selection = {.ratio = share}}}};
 }
 
+/// Compares parameters of all steps with the oracle's, and what a rank sends: so many packets of the whole model.
+template <class O, class Packets>
+void follows_whole_models(const History& ours, O& oracle, Packets packets) {
+  std::uint64_t packet = 32;
+  for (const Segment& segment : odd_sizes().segments())
+    packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
+  for (std::uint64_t step = 1; step <= steps; ++step) {
+    CAPTURE(step);
+    oracle.step(in_double(warm_and_cool(step)), Quadratics::gradient<double>);
+    const reference::Arenas x = oracle.x();
+    for (std::size_t rank = 0; rank < x.size(); ++rank) {
+      const Snapshot& now = ours[step - 1][rank];
+      REQUIRE(relative_error(odd_sizes(), now.parameters, x[rank], any_one, 1) < tolerance);
+      CHECK(sent_in(now) == Sent{0, packets(rank, step) * packet});
+    }
+  }
+}
+
 /// DiLoCo over a graph: parameters of all steps beside the oracle's, and what is sent to so many neighbours.
 template <class G>
 void follows_graph(const reference::Matrix& w, int ranks, std::uint64_t period, std::uint64_t neighbors) {
@@ -60,19 +78,8 @@ void follows_graph(const reference::Matrix& w, int ranks, std::uint64_t period, 
   oracle.eta = in_double(recipe.outer.rate);
   oracle.gamma = in_double(recipe.outer.momentum);
   oracle.w = w;
-  std::uint64_t packet = 32;
-  for (const Segment& segment : odd_sizes().segments())
-    packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
-  for (std::uint64_t step = 1; step <= steps; ++step) {
-    CAPTURE(step);
-    oracle.step(in_double(warm_and_cool(step)), Quadratics::gradient<double>);
-    const reference::Arenas x = oracle.x();
-    for (std::size_t rank = 0; rank < x.size(); ++rank) {
-      const Snapshot& now = ours[step - 1][rank];
-      REQUIRE(relative_error(odd_sizes(), now.parameters, x[rank], any_one, 1) < tolerance);
-      CHECK(sent_in(now) == Sent{0, step % period == 0 ? neighbors * packet : 0});
-    }
-  }
+  follows_whole_models(ours, oracle,
+                       [&](std::size_t, std::uint64_t step) { return step % period == 0 ? neighbors : 0; });
 }
 
 /// Trains, and compares with the oracle whose means are taken in this way. Returns the names of what a checkpoint would hold.
@@ -360,20 +367,10 @@ TEST_CASE("NoLoCo follows its paper's equations, and sends one vector to one par
     oracle.partner = [&](int rank, std::uint64_t step) {
       return recipe.topology.graph.partner(rank, ranks, step - 1);
     };
-    std::uint64_t packet = 32;
-    for (const Segment& segment : odd_sizes().segments())
-      packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
-    for (std::uint64_t step = 1; step <= steps; ++step) {
-      CAPTURE(step);
-      oracle.step(in_double(warm_and_cool(step)), Quadratics::gradient<double>);
-      const reference::Arenas x = oracle.x();
-      for (std::size_t rank = 0; rank < x.size(); ++rank) {
-        const Snapshot& now = ours[step - 1][rank];
-        REQUIRE(relative_error(odd_sizes(), now.parameters, x[rank], any_one, 1) < tolerance);
-        const bool meets = step % recipe.period == 0 && oracle.partner(static_cast<int>(rank), step) >= 0;
-        CHECK(sent_in(now) == Sent{0, meets ? packet : 0});
-      }
-    }
+    follows_whole_models(ours, oracle, [&](std::size_t rank, std::uint64_t step) {
+      const bool meets = step % recipe.period == 0 && oracle.partner(static_cast<int>(rank), step) >= 0;
+      return std::uint64_t{meets};
+    });
     if (ranks > 2) CHECK_FALSE(all_alike(ours.back()));
   }
 }

@@ -47,7 +47,7 @@ struct MinMaxLevels {
   /// |e| <= step <= 2 max |y| / K: below max |y|.
   static constexpr bool tracks = Bits >= 2;
 
-  /// Both ends are exact, and their squares sum to at least (K step)^2 / 2; the others have E e^2 <= step^2 / 4.
+  /// The two ends are exact, and their squares sum to at least (K step)^2 / 2; the others have E e^2 <= step^2 / 4.
   static constexpr double omega(index_t n) requires unbiased {
     return n > 2 ? static_cast<double>(n - 2) / (2.0 * highest * highest) : 0;
   }

@@ -31,7 +31,7 @@ struct PackedPositions {
 
   TERSE_HD std::uint32_t operator[](index_t e) const {
     const index_t first = bits * e, last = first + bits - 1;
-    // Both reads often load the same word, whose copy in the upper half is masked off. No read goes beyond the last number's
+    // The two reads often load the same word, whose copy in the upper half is masked off. No read goes beyond the last number's
     // word.
     const auto low = load_from_wire<std::uint32_t>(wire + first / 32 * 4);
     const auto high = load_from_wire<std::uint32_t>(wire + last / 32 * 4);

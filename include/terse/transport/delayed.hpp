@@ -201,7 +201,7 @@ class Delayed {
     bool ready() {
       if (batch_ == nullptr) return true;
       if (!arrived_) {
-        // Both are called, so that both make progress.
+        // Each is called, so that each makes progress.
         const bool message = inner_.ready(), stamp = stamps_.ready();
         if (!message || !stamp) return false;
         arrive();

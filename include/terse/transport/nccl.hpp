@@ -141,7 +141,7 @@ class Nccl {
     {
       Channel::Lock lock = channel.open();
       ncclResult_t result = ncclGroupStart();
-      // Both sides omit messages without bytes.
+      // Sender and receiver omit messages without bytes.
       for (const Receive& receive : receives)
         if (receive.bytes > 0 && result == ncclSuccess)
           result = ncclRecv(receive.data, static_cast<std::size_t>(receive.bytes), ncclInt8, receive.peer,

@@ -16,7 +16,7 @@ namespace terse {
 ///     SwarmSgd<MomentumSgd<>>{.inner = {.learning_rate = 0.1F}, .schedule = {.period = 4}}
 ///     NonBlockingSwarmSgd<Adam<>, Lattice<8>>{.schedule = {.period = 4}, .compressor = {.step = 1e-3F}}
 ///
-/// Both forms keep the mean of the ranks (non-blocking: including messages in flight). With Dense and blocking
+/// Each of the two forms keeps the mean of the ranks (non-blocking: including messages in flight). With Dense and blocking
 /// meetings, both partners get equal bits. With a keyed compressor (Lattice, Moniqua) x_i moves by (z_j - z_i) / 2, z
 /// the packets decoded with x_i as the key. Parameters beyond its bound cause a wire_error and stay unchanged. Ranks
 /// must start from the same parameters and take the same number of steps. Their mean converges, and is the model to
