@@ -15,8 +15,8 @@
 #include <terse/compressor/threshold.hpp>
 #include <terse/compressor/tiled.hpp>
 #include <terse/error_feedback/averaged_residual.hpp>
-#include <terse/error_feedback/controlled.hpp>
-#include <terse/error_feedback/difference.hpp>
+#include <terse/error_feedback/ef21.hpp>
+#include <terse/error_feedback/error_control.hpp>
 #include <terse/error_feedback/momentum_residual.hpp>
 #include <terse/error_feedback/none.hpp>
 #include <terse/error_feedback/remembered.hpp>
@@ -36,9 +36,9 @@
 #include <terse/momentum_correction/smoothed_gradient.hpp>
 #include <terse/momentum_correction/tracking.hpp>
 #include <terse/optimizer/averaging_functors.hpp>
+#include <terse/optimizer/for_hidden_matrices.hpp>
 #include <terse/optimizer/gradient_norm.hpp>
 #include <terse/optimizer/mixing_functors.hpp>
-#include <terse/optimizer/on_hidden.hpp>
 #include <terse/preconditioner/elementwise.hpp>
 #include <terse/preconditioner/frozen_layer_rates.hpp>
 #include <terse/preconditioner/layer_wise.hpp>

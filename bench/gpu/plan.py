@@ -94,7 +94,7 @@ PLAN = [
             "a rank stops after an exchange", environment=f"CUDA_MODULE_LOADING={mode}",
             figures=True) for mode in ("LAZY", "EAGER")),
     test("large", 90, 240, "2^31 elements; 27 GB here and there"),
-    test("others", 30, 150, "Hadamard, Controlled, Star, Hierarchical"),
+    test("others", 30, 150, "Hadamard, ErrorControl, Star, Hierarchical"),
     test("nccl_optimizer", 40, 180, "whole optimizers, a GPU for each rank"),
     test("nccl_pipeline", 40, 180, "pipelines, a GPU for each stage"),
     # The trainer is built by hand with a LibTorch for CUDA, see docs/libtorch.md.

@@ -3,7 +3,7 @@
 #include "passes.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/device/cuda.cuh"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 
 namespace terse::bench::gpu {
 
@@ -22,6 +22,6 @@ void compress(Device ex, const Layout& layout, const float* samples, float* x) {
 template void compress<Cast<bf16>>(Device, const Layout&, const float*, float*);
 template void compress<Uniform<4, Stochastic, Symmetric, MaxAbs, PerBlock<512>>>(Device, const Layout&,
                                                                                  const float*, float*);
-template void compress<TopK<>, Difference>(Device, const Layout&, const float*, float*);
+template void compress<TopK<>, Ef21>(Device, const Layout&, const float*, float*);
 
 }  // namespace terse::bench::gpu

@@ -12,7 +12,7 @@ struct AnyMomentum : terse::PairMomentum {
   static void check_pairs(int) {}
 };
 using Unlimited =
-    terse::recipes::LocalUpdatesOf<terse::Adam<>, AnyMomentum, terse::AllAtOnce, terse::Inside::alone,
+    terse::recipes::LocalUpdatesOf<terse::Adam<>, AnyMomentum, terse::Synchronous, terse::Inside::alone,
                                    terse::Dense, terse::NoErrorFeedback, terse::PairMomentum::Pairs>;
 
 const terse::Adam<> inner{.learning_rate = 1e-3F};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../tools/train/marked_layout.hpp"
 #include "all.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
@@ -29,7 +29,7 @@ Maker sparse(double ratio, float rate = 1) {
 }  // namespace
 
 Experiment sparse_loco_long() {
-  using Senders = terse::OverSenders<terse::Tiles<>>;
+  using Senders = terse::MeanOverSenders<terse::Tiles<>>;
   Experiment experiment{"sparse-loco-long"};
   const Training training{.steps = 2000};
   experiment.add("480 steps, all", all(1, 0));

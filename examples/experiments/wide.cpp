@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../tools/train/marked_layout.hpp"
 #include "all.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/compressor/uniform.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/demo.hpp"
@@ -34,8 +34,8 @@ Maker by_demo(double coefficients) {
       matrices());
 }
 Maker by_sparse_loco(double ratio) {
-  terse::SparseLoCo<Adam<>, terse::OverSenders<terse::Tiles<>>> recipe{.inner = {.learning_rate = 1e-3F},
-                                                                       .period = 4};
+  terse::SparseLoCo<Adam<>, terse::MeanOverSenders<terse::Tiles<>>> recipe{.inner = {.learning_rate = 1e-3F},
+                                                                           .period = 4};
   recipe.compressor.inner.selection.ratio = ratio;
   return maker(recipe, matrices());
 }

@@ -72,7 +72,7 @@ class Codec {
         covered_(covered.compressed),
         lent_(lent),
         workspace_(executor, compressor, covered.compressed),
-        scratch_(dense_scratch(executor, covered), unwritten),
+        scratch_(dense_scratch(executor, covered), uninitialized),
         note_(2),
         bad_(1) {
     if (lent_ == nullptr)

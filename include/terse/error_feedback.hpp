@@ -10,8 +10,8 @@
 //     OwnersResidual                                  only the owners of chunks keep errors
 //     StoredResidual<Q>, Bf16Residual, Int8Residual   Residual with errors in fewer bits
 //     AveragedResidual<Q>                             a moving average of errors (LoCo)
-//     Difference                                      differences to a copy that all ranks keep (EF21, DIANA)
-//     Controlled                                      errors and copies in balance (EControl)
+//     Ef21                                            differences to a copy that all ranks keep (EF21, DIANA)
+//     ErrorControl                                    errors and copies in balance (EControl)
 //     Remembered<H>                                   copies of activations, between the stages of a pipeline (AC-SGD)
 //
 // laws/error_feedback.hpp checks its promises. terse/error_feedback/concept.hpp has the contract, and
@@ -19,8 +19,8 @@
 
 #include "terse/error_feedback/averaged_residual.hpp"  // IWYU pragma: export
 #include "terse/error_feedback/concept.hpp"            // IWYU pragma: export
-#include "terse/error_feedback/controlled.hpp"         // IWYU pragma: export
-#include "terse/error_feedback/difference.hpp"         // IWYU pragma: export
+#include "terse/error_feedback/ef21.hpp"               // IWYU pragma: export
+#include "terse/error_feedback/error_control.hpp"      // IWYU pragma: export
 #include "terse/error_feedback/momentum_residual.hpp"  // IWYU pragma: export
 #include "terse/error_feedback/none.hpp"               // IWYU pragma: export
 #include "terse/error_feedback/owners_residual.hpp"    // IWYU pragma: export

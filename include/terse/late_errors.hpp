@@ -80,7 +80,7 @@ class LateErrors {
  public:
   TERSE_COLD explicit LateErrors(const Range& covered)
       : begin_(covered.begin_offset()),
-        codes_((covered.end_offset() - begin_) / 8 * Q::bits, unwritten),
+        codes_((covered.end_offset() - begin_) / 8 * Q::bits, uninitialized),
         first_(covered.pieces().front().segment),
         scales_(covered.pieces().back().segment - first_ + 1) {}
 

@@ -7,13 +7,13 @@
 //     AdamVariance, AmsgradVariance, AdagradSum       divided by the root of a variance
 //     LayerWise<P>, LarsRates                         scaled by a norm of each layer: LAMB, LARS
 //     NewtonSchulz, PolarExpress, OrthogonalRows<N>   the nearest orthogonal matrix: Muon, Dion2
-//     OnHidden<P, Q>                                  P for hidden matrices, Q for all other segments
+//     ForHiddenMatrices<P, Q>                         P for hidden matrices, Q for all other segments
 //     FrozenVariance, FrozenLayerRates<P>             for a second stage, whose variance is fixed: 1-bit Adam, 1-bit LAMB
 //
 // laws/rule.hpp checks their promises. AtStep and VarianceRatio end a first stage. terse/preconditioner/concept.hpp
 // has the contract, and examples/custom_preconditioner.cpp a complete custom one.
 
-#include "terse/optimizer/on_hidden.hpp"                // IWYU pragma: export
+#include "terse/optimizer/for_hidden_matrices.hpp"      // IWYU pragma: export
 #include "terse/preconditioner/concept.hpp"             // IWYU pragma: export
 #include "terse/preconditioner/elementwise.hpp"         // IWYU pragma: export
 #include "terse/preconditioner/freeze.hpp"              // IWYU pragma: export

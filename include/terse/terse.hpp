@@ -21,12 +21,12 @@
 
 #include "terse/compressor/cast.hpp"                      // IWYU pragma: export
 #include "terse/compressor/chain.hpp"                     // IWYU pragma: export
-#include "terse/compressor/dropping.hpp"                  // IWYU pragma: export
+#include "terse/compressor/drop_quantization_error.hpp"   // IWYU pragma: export
 #include "terse/compressor/hadamard.hpp"                  // IWYU pragma: export
 #include "terse/compressor/lattice.hpp"                   // IWYU pragma: export
+#include "terse/compressor/mean_over_senders.hpp"         // IWYU pragma: export
 #include "terse/compressor/min_max.hpp"                   // IWYU pragma: export
 #include "terse/compressor/natural.hpp"                   // IWYU pragma: export
-#include "terse/compressor/over_senders.hpp"              // IWYU pragma: export
 #include "terse/compressor/qsgd.hpp"                      // IWYU pragma: export
 #include "terse/compressor/random_k.hpp"                  // IWYU pragma: export
 #include "terse/compressor/sign.hpp"                      // IWYU pragma: export
@@ -38,7 +38,7 @@
 #include "terse/compressor/uniform.hpp"                   // IWYU pragma: export
 #include "terse/core/version.hpp"                         // IWYU pragma: export
 #include "terse/error_feedback/averaged_residual.hpp"     // IWYU pragma: export
-#include "terse/error_feedback/difference.hpp"            // IWYU pragma: export
+#include "terse/error_feedback/ef21.hpp"                  // IWYU pragma: export
 #include "terse/error_feedback/none.hpp"                  // IWYU pragma: export
 #include "terse/error_feedback/residual.hpp"              // IWYU pragma: export
 #include "terse/error_feedback/stored_residual.hpp"       // IWYU pragma: export

@@ -325,7 +325,7 @@ int main() {
            terse::Where<terse::IsMatrix, terse::TopK<>>>();
 #endif
 #if defined(CASE_SELECT_OWN_COPIES)
-  selected<terse::Where<terse::IsMatrix, terse::TopK<>, terse::Difference>, terse::Otherwise<terse::Sign>>();
+  selected<terse::Where<terse::IsMatrix, terse::TopK<>, terse::Ef21>, terse::Otherwise<terse::Sign>>();
 #endif
 #if defined(CASE_SELECT_ON_A_GRAPH)
   {
@@ -398,7 +398,7 @@ int main() {
 #endif
 #if defined(CASE_SECOND_VECTOR_WITH_DECAY)
   {
-    terse::ParameterMixing<terse::DoublyAveraged, terse::Gossip, terse::TopK<>, terse::Difference,
+    terse::ParameterMixing<terse::DoublyAveraged, terse::Gossip, terse::TopK<>, terse::Ef21,
                            terse::CoupledDecay>
         recipe;
     static_cast<void>(recipe);
@@ -499,10 +499,10 @@ int main() {
   }
 #endif
 #if defined(CASE_PLAIN_AVERAGE_IN_FRAGMENTS)
-  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::PlainAverage, terse::Fragments>{});
+  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::PlainAverage, terse::Streaming>{});
 #endif
 #if defined(CASE_PULL_BACK_IN_FRAGMENTS)
-  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::PullBack, terse::Fragments>{});
+  static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::PullBack, terse::Streaming>{});
 #endif
 #if defined(CASE_LATE_MOMENTUM_AT_ONCE)
   static_cast<void>(terse::LocalUpdatesFrom<terse::MomentumSgd<>, terse::LateMomentum>{});
@@ -526,21 +526,21 @@ int main() {
   static_cast<void>(terse::Adam<terse::Ring, terse::AllGather>{});
 #endif
 #if defined(CASE_TWO_FEEDBACKS)
-  static_cast<void>(terse::ErrorFeedbackSgd<terse::Residual, terse::Difference>{});
+  static_cast<void>(terse::ErrorFeedbackSgd<terse::Residual, terse::Ef21>{});
 #endif
 #if defined(CASE_TWO_CORRECTIONS)
   static_cast<void>(terse::Averaging<terse::HeavyBall, terse::Sign, terse::ExponentialAverage>{});
 #endif
 #if defined(CASE_HIDDEN_IN_A_LOCAL_DIRECTION)
   static_cast<void>(terse::AdaptThenCombine<
-                    terse::Locally<terse::OnHidden<terse::HeavyBall, terse::ExponentialAverage>>>{});
+                    terse::Locally<terse::ForHiddenMatrices<terse::HeavyBall, terse::ExponentialAverage>>>{});
 #endif
 #if defined(CASE_ROW_MOMENTUM_IN_A_LOCAL_DIRECTION)
   static_cast<void>(terse::AdaptThenCombine<terse::Locally<terse::RowMomentum>>{});
 #endif
 #if defined(CASE_SPARSE_LOCO_WITHOUT_A_MEMORY)
   {
-    terse::SparseLoCo<terse::Adam<>, terse::Tiles<>, terse::Difference> recipe;
+    terse::SparseLoCo<terse::Adam<>, terse::Tiles<>, terse::Ef21> recipe;
     static_cast<void>(recipe);
   }
 #endif
@@ -587,7 +587,7 @@ int main() {
   static_cast<void>(terse::DeMo<terse::Dct<64, terse::Sign>>{});
 #endif
 #if defined(CASE_MOMENTUM_WITHOUT_DECAY)
-  static_cast<void>(terse::DeMo<terse::Difference>{});
+  static_cast<void>(terse::DeMo<terse::Ef21>{});
 #endif
 #if defined(CASE_MEAN_OF_NEIGHBOURS)
   static_cast<void>(terse::Adam<terse::Gossip>{});
@@ -606,7 +606,7 @@ int main() {
 #endif
 #if defined(CASE_DIFFERENCE_IN_A_SECOND_STAGE)
   terse::ThreadGroup(1).run([](terse::Threads& transport) {
-    terse::Optimizer optimizer{terse::OneBitAdam<terse::TopK<>, terse::Difference>{}, transport,
+    terse::Optimizer optimizer{terse::OneBitAdam<terse::TopK<>, terse::Ef21>{}, transport,
                                terse::Layout::flat(1)};
   });
 #endif
@@ -632,10 +632,10 @@ int main() {
 #endif
 #if defined(CASE_HIDDEN_MESSAGES)
   static_cast<void>(
-      terse::Averaging<terse::OnHidden<terse::LocalMomentumBefore, terse::ExponentialAverage>>{});
+      terse::Averaging<terse::ForHiddenMatrices<terse::LocalMomentumBefore, terse::ExponentialAverage>>{});
 #endif
 #if defined(CASE_HIDDEN_OF_TWO_KINDS)
-  static_cast<void>(terse::OnHidden<terse::HeavyBall, terse::AdamVariance>{});
+  static_cast<void>(terse::ForHiddenMatrices<terse::HeavyBall, terse::AdamVariance>{});
 #endif
 #if defined(CASE_MUON_BY_ELEMENT)
   static_cast<void>(terse::Muon<terse::AdamVariance>{});
@@ -662,8 +662,8 @@ int main() {
   static_cast<void>(terse::Averaging<Straight, terse::AdamVariance, terse::Sign>{});
   static_cast<void>(terse::Averaging<Evenly<terse::MaxAbs>>{});
   static_cast<void>(terse::SignSgd<terse::AllGather>{});
-  static_cast<void>(terse::Averaging<terse::OnHidden<terse::HeavyBall, terse::ExponentialAverage>,
-                                     terse::OnHidden<terse::PolarExpress, terse::AdamVariance>>{});
+  static_cast<void>(terse::Averaging<terse::ForHiddenMatrices<terse::HeavyBall, terse::ExponentialAverage>,
+                                     terse::ForHiddenMatrices<terse::PolarExpress, terse::AdamVariance>>{});
   static_cast<void>(terse::Muon<terse::AllGather, terse::PolarExpress>{});
   static_cast<void>(terse::Staged<terse::Averaging<>, terse::Averaging<terse::TopK<>>>{});
   terse::OneBitAdam<Silent> silent;

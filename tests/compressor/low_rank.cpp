@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "optimizer/support.hpp"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 #include "terse/exchange/low_rank_round.hpp"
 
 // LowRank through Exchange, against PowerSGD's equations in double.
@@ -516,7 +516,7 @@ TEST_CASE("other topologies and feedbacks") {
   const auto constant = [&](int rank, std::uint64_t) { return gradient(small, rank, 7, 1); };
   Unchecked<LowRank<2>> daring;
   daring.min_compression = 1;
-  Runner<Unchecked<LowRank<2>>, Difference, AllGather> difference{daring, {}, small, constant, 60};
+  Runner<Unchecked<LowRank<2>>, Ef21, AllGather> difference{daring, {}, small, constant, 60};
   Runner<Dense, NoErrorFeedback, ScatterGather> dense{{}, {}, small, constant, 1};
   CHECK(distance(difference(3)[60][0].mean, dense(3)[1][0].mean, 0, 192) < 1e-4);
 }

@@ -863,7 +863,7 @@ template <class S, class E, class Values>
 typename S::Scale measured(const Floats& x, Units units) {
   const Range range({{0, 0, static_cast<index_t>(x.size())}});
   buffer<float, typename E::memory> values(aligned(static_cast<index_t>(x.size()))),
-      scratch(reduction_scratch<S>(E{}, range, units), unwritten);
+      scratch(reduction_scratch<S>(E{}, range, units), uninitialized);
   buffer<typename S::Scale, typename E::memory> scale(1);
   buffer<std::uint32_t, typename E::memory> bad(1);
   upload(view<const float>(x), values.all().part(0, static_cast<index_t>(x.size())));

@@ -13,8 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "terse/compressor/drop_quantization_error.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/compressor/natural.hpp"
+#include "terse/compressor/sign.hpp"
 #include "terse/compressor/threshold.hpp"
+#include "terse/compressor/top_k.hpp"
 #include "terse/core/draw.hpp"
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
@@ -24,10 +28,20 @@
 #include "terse/core/type_name.hpp"
 #include "terse/core/version.hpp"
 #include "terse/core/view.hpp"
+#include "terse/error_feedback/ef21.hpp"
+#include "terse/error_feedback/error_control.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/executor/numerics.hpp"
+#include "terse/momentum_correction/heavy_ball.hpp"
+#include "terse/optimizer/for_hidden_matrices.hpp"
+#include "terse/optimizer/local/schedule.hpp"
 
 // Layout, ranges, views, buffers, random streams, packet headers and errors.
+
+namespace terse {
+/// A name that begins with one that was renamed.
+struct Ef21Kept {};
+}  // namespace terse
 
 namespace {
 
@@ -590,11 +604,24 @@ TEST_CASE("type names and the version read as people write them") {
   CHECK(terse::type_name<terse::IsSmallerThan<9>>() == "terse::Below<9l>");
   CHECK(terse::type_name<terse::Threshold<>>() ==
         "terse::Sparse<terse::Above, terse::Dense, terse::PerSegment>");
+  CHECK(terse::type_name<terse::Ef21>() == "terse::Difference");
+  CHECK(terse::type_name<terse::Streaming>() == "terse::Fragments");
+  CHECK(terse::type_name<terse::Ef21Kept>() == "terse::Ef21Kept");
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   static_assert(std::is_same_v<terse::None, terse::NoErrorFeedback>);
   static_assert(std::is_same_v<terse::Above, terse::AboveThreshold>);
   static_assert(std::is_same_v<terse::Below<9>, terse::IsSmallerThan<9>>);
+  static_assert(std::is_same_v<terse::Difference, terse::Ef21>);
+  static_assert(std::is_same_v<terse::Controlled, terse::ErrorControl>);
+  static_assert(std::is_same_v<terse::Dropping<terse::Sign>, terse::DropQuantizationError<terse::Sign>>);
+  static_assert(std::is_same_v<terse::OverSenders<terse::TopK<>>, terse::MeanOverSenders<terse::TopK<>>>);
+  static_assert(std::is_same_v<terse::OnHidden<terse::HeavyBall, terse::NoMomentum>,
+                               terse::ForHiddenMatrices<terse::HeavyBall, terse::NoMomentum>>);
+  static_assert(std::is_same_v<terse::AllAtOnce, terse::Synchronous>);
+  static_assert(std::is_same_v<terse::OnePeriodLate, terse::Overlapped>);
+  static_assert(std::is_same_v<terse::Fragments, terse::Streaming>);
+  static_assert(std::is_same_v<decltype(terse::unwritten), decltype(terse::uninitialized)>);
 #pragma GCC diagnostic pop
   static_assert(TERSE_VERSION ==
                 10000 * TERSE_VERSION_MAJOR + 100 * TERSE_VERSION_MINOR + TERSE_VERSION_PATCH);

@@ -1243,7 +1243,7 @@ TEST_CASE("what an optimizer needs of a graph is what its rule says in the libra
     CAPTURE(train::name(kind));
     const train::GraphNeeds needs = kind.graph;
     CHECK((needs == train::GraphNeeds::fixed_symmetric) == Rule::facts.needs_fixed_symmetric);
-    // Difference's copies are sums over neighbours, too.
+    // Ef21's copies are sums over neighbours, too.
     CHECK((needs == train::GraphNeeds::fixed) == (Rule::facts.needs_fixed || differences));
   };
   const terse::AdaptThenCombine<terse::MomentumDirection> adapt_then_combine{};

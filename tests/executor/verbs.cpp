@@ -54,7 +54,7 @@ void compare_joined(const Range& range, Units units) {
   const auto expected =
       reduced<terse::executor::host, terse::RootMeanSquare>(range, units, Read{values.data()}, mask);
   terse::buffer<float, E::memory> scratch(terse::reduction_scratch<terse::RootMeanSquare>(E{}, range, units),
-                                          terse::unwritten);
+                                          terse::uninitialized);
   terse::buffer<float, E::memory> scales(units.in_range(range));
   terse::buffer<std::uint32_t, E::memory> bad(1);
   const index_t before = E::launches();

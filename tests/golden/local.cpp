@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden.hpp"
 #include "terse/compressor/cast.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/distro.hpp"
 #include "terse/optimizer/local/local_sgd.hpp"
@@ -30,7 +30,8 @@ void add_local(std::vector<Row>& rows) {
       StreamingDiLoCo<MomentumSgd<>, Cast<e3m0, MaxAbs>>{.period = 6, .schedule = {.count = 3, .delay = 1}});
   add(rows, "SparseLoCo", SparseLoCo<MomentumSgd<>>{.period = 3});
   add(rows, "SparseLoCo, over senders, clipped",
-      SparseLoCo<MomentumSgd<>, OverSenders<Tiles<>>, Residual, Gathered<MedianClip>>{.period = 3}, {}, {3});
+      SparseLoCo<MomentumSgd<>, MeanOverSenders<Tiles<>>, Residual, Gathered<MedianClip>>{.period = 3}, {},
+      {3});
   add(rows, "DiLoCo, radial", DiLoCo<MomentumSgd<>, Gathered<Radial<>>>{.period = 3}, {}, {2, 3});
   add(rows, "CocktailSgd", CocktailSgd<MomentumSgd<>>{.period = 4});
   add(rows, "DisTrO", DisTrO<>{.weight_decay = 0.1F});

@@ -102,19 +102,19 @@ TEST_CASE("a compressor from scratch") {
   CHECK_MESSAGE(report, report.text());
 }
 
-/// Difference, whose view has another name and stands elsewhere.
-struct Copies : Difference {
+/// Ef21, whose view has another name and stands elsewhere.
+struct Copies : Ef21 {
   template <Executor E>
-  struct State : Difference::State<E> {
-    struct Seen : Difference::View {};
-    State(const Copies& policy, index_t begin, index_t end) : Difference::State<E>(policy, begin, end) {}
-    Seen view() { return {Difference::State<E>::view()}; }
+  struct State : Ef21::State<E> {
+    struct Seen : Ef21::View {};
+    State(const Copies& policy, index_t begin, index_t end) : Ef21::State<E>(policy, begin, end) {}
+    Seen view() { return {Ef21::State<E>::view()}; }
   };
 };
 
 TEST_CASE("an error feedback's view may have any name") {
   using Known = ScaledSign<MeanAbs>;
-  same(Averaging<Known, HeavyBall, Copies>{}, Averaging<Known, HeavyBall, Difference>{});
+  same(Averaging<Known, HeavyBall, Copies>{}, Averaging<Known, HeavyBall, Ef21>{});
 }
 
 TEST_CASE("a selection") {

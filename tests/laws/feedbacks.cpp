@@ -6,8 +6,8 @@
 
 #include "archetype_packets.hpp"
 #include "terse/error_feedback/averaged_residual.hpp"
-#include "terse/error_feedback/controlled.hpp"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
+#include "terse/error_feedback/error_control.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/error_feedback/stored_residual.hpp"
 #include "terse/laws/error_feedback.hpp"
@@ -80,8 +80,8 @@ TEST_CASE("error feedbacks keep the laws") {
   holds<Unchecked<NoErrorFeedback>>();
   holds<Residual>();
   holds(Residual{.decay = 0.99F});
-  holds<Difference>();
-  holds<Controlled>();
+  holds<Ef21>();
+  holds<ErrorControl>();
   holds<StoredResidual<quantizer::CastTo<bf16, Unscaled>, 64>>();
   holds<Int8Residual>();
   holds<AveragedResidual<>>();

@@ -9,7 +9,7 @@
 #include "terse/compressor/sign.hpp"
 #include "terse/compressor/ternary.hpp"
 #include "terse/compressor/uniform.hpp"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 #include "terse/laws/device.hpp"
 
 // Every quantizer of the library in the device's kernels, against the host.
@@ -58,7 +58,7 @@ TEST_CASE("small floats, and errors that are differences") {
   holds<Cast<bf16>>();
   holds<Cast<fp16, MaxAbs>>();
   holds<Cast<e4m3, MaxAbs>>();
-  holds<ScaledSign<MeanAbs>, Difference>();
+  holds<ScaledSign<MeanAbs>, Ef21>();
 }
 
 TEST_CASE("other bits are noticed") {

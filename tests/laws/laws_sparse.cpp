@@ -15,7 +15,7 @@
 #include "terse/compressor/threshold.hpp"
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 #include "terse/error_feedback/none.hpp"
 #include "terse/plan.hpp"
 
@@ -120,7 +120,7 @@ void visits_what_came(const C& compressor) {
 }
 
 // What a feedback adds to a mean of 0 has to arrive.
-using CopiesView = decltype(std::declval<Difference::State<executor::host>&>().view());
+using CopiesView = decltype(std::declval<Ef21::State<executor::host>&>().view());
 static_assert(terse::detail::Rests<detail::Deliver<RestingDescent, detail::AsItIs>>);
 static_assert(!terse::detail::Rests<detail::Deliver<RestingDescent, CopiesView>>);
 

@@ -30,7 +30,7 @@ static_assert(any_order<Adam, Qsgd<4>, NoErrorFeedback, Ring>);
 static_assert(any_order<Averaging, TopK<>, AllGather, Residual>);
 static_assert(any_order<Averaging, NesterovAverage, AmsgradVariance, TopK<>>);
 static_assert(any_order<Averaging, HeavyBall, Sign, Ring>);
-static_assert(any_order<Averaging, LionInterpolation, SignStep, Difference>);
+static_assert(any_order<Averaging, LionInterpolation, SignStep, Ef21>);
 template <class... Ps>
 using SlowSgd = SlowMo<MomentumSgd<>, Ps...>;
 template <class... Ps>
@@ -44,7 +44,7 @@ static_assert(std::is_same_v<Averaging<>,
 static_assert(std::is_same_v<Adam<TopK<>>, Adam<TopK<>, Residual, ScatterGather>>);
 static_assert(std::is_same_v<Adam<Qsgd<4>>, Adam<Qsgd<4>, NoErrorFeedback, ScatterGather>>);
 static_assert(std::is_same_v<Adam<UnbiasedRandomK>, Adam<UnbiasedRandomK, NoErrorFeedback, AllGather>>);
-static_assert(std::is_same_v<Averaging<TopK<>, Difference>, Averaging<TopK<>, Difference, AllGather>>);
+static_assert(std::is_same_v<Averaging<TopK<>, Ef21>, Averaging<TopK<>, Ef21, AllGather>>);
 static_assert(std::is_same_v<OneBitAdam<>, OneBitAdam<Sign, Residual, ScatterGather, FrozenVariance>>);
 // They differ in a default.
 template <class R>

@@ -17,7 +17,7 @@ namespace {
 // its own to fp32: a sign or a pick would differ where two values are that close, which none of these runs meets. 4e-7 is
 // measured.
 constexpr double rounding = 2e-6;
-// Difference adds up in fp32 what arrives, step by step: 30 roundings of 2^-24 more. 1.2e-6 is measured.
+// Ef21 adds up in fp32 what arrives, step by step: 30 roundings of 2^-24 more. 1.2e-6 is measured.
 constexpr double adding_up = 5e-6;
 
 constexpr Training clipped{.clip_norm = 6}, four{.ranks = 4, .steps = 40}, paused{.still_step = 12};
@@ -46,9 +46,9 @@ TEST_CASE("adaptive methods on compressed gradients follow the oracle") {
   follows_oracle(
       RmsProp<RandomK, AllGather>{.learning_rate = 0.01F, .compressor = {.selection = {.ratio = 0.25}}},
       rounding);
-  follows_oracle(Averaging<NesterovAverage, AmsgradVariance, TopK<>, Difference>{.learning_rate = 0.01F,
-                                                                                 .compressor = fifth},
-                 adding_up);
+  follows_oracle(
+      Averaging<NesterovAverage, AmsgradVariance, TopK<>, Ef21>{.learning_rate = 0.01F, .compressor = fifth},
+      adding_up);
 }
 
 TEST_CASE("where nothing is lost CompAMS is AMSGrad, to the bit") {

@@ -241,7 +241,7 @@ TEST_CASE("decentralized compositions reach the optimum") {
   const auto [before, after] = descend(DAdam<>{.learning_rate = 0.02F}, 200);
   CHECK(after < before / 10);
 
-  DecentLaM<TopK<>, Difference> compressed{.learning_rate = 0.02F, .consensus_rate = 0.1F};
+  DecentLaM<TopK<>, Ef21> compressed{.learning_rate = 0.02F, .consensus_rate = 0.1F};
   const auto [far, near] = descend(compressed, 600);
   CHECK(near < far / 10);
   // Beyond what the compressor bears, the copies run away.

@@ -304,7 +304,7 @@ TEST_CASE("EControl goes on from its state, and refuses an eta that can't work")
       EControl<> wrong = recipe;
       wrong.error_feedback.eta = eta;
       CHECK_THROWS_WITH_AS((Optimizer{wrong, transport, layout}),
-                           doctest::Contains("Controlled's eta must be in [0, 1], not"), usage_error);
+                           doctest::Contains("ErrorControl's eta must be in [0, 1], not"), usage_error);
       Ef21Sgdm<> average;
       average.momentum_correction.eta = eta;
       CHECK_THROWS_WITH_AS((Optimizer{average, transport, layout}),

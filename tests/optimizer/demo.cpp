@@ -4,7 +4,7 @@
 #include "reference/demo.hpp"
 #include "restarts.hpp"
 #include "support.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/optimizer/demo.hpp"
 #include "terse/optimizer/distributed_lion.hpp"
 
@@ -100,7 +100,7 @@ TEST_CASE("rates that jump don't throw off DeMo's momentum, follow it or not") {
 
 TEST_CASE("DeMo over the senders of a coefficient is its authors' code, and takes other steps") {
   const Layout layout = layers();
-  const DeMo<OverSenders<Dct<16>>> recipe{
+  const DeMo<MeanOverSenders<Dct<16>>> recipe{
       .weight_decay = 0.1F, .decay = 0.9F, .compressor = {{.inner = {.selection = {.ratio = 0.1}}}}};
   for (const int ranks : {1, 3}) {
     reference::DeMo oracle{layout, 16, 0.1, static_cast<double>(0.9F), static_cast<double>(0.1F),

@@ -13,7 +13,7 @@
 // What a device's own test leaves out, since nvcc would take minutes for it: everything else that runs there.
 
 TEST_CASE("what nobody has written is zero, or full of ones where it is said to be read by nobody") {
-  const buffer<std::uint32_t, Device::memory> state(100), scratch(100, unwritten);
+  const buffer<std::uint32_t, Device::memory> state(100), scratch(100, uninitialized);
   std::vector<std::uint32_t> here(100, 1);
   download(state.all(), view<std::uint32_t>(here));
   CHECK(here == std::vector<std::uint32_t>(100, 0));
@@ -229,7 +229,7 @@ TEST_CASE(
   const WarmupTopK<> top{.selection = warm};
   falls(top);
   falls(Unchecked<WarmupTopK<>>{top});
-  falls(OverSenders<WarmupTopK<>>{top});
+  falls(MeanOverSenders<WarmupTopK<>>{top});
   falls(Chain<Dense, Strata<false>, LargestWithWarmup>{.selection = {.second = warm}});
   falls(Tiles<8, WarmupTopK<>>{top});
   falls(Select<SmallerThan<100>, Otherwise<WarmupTopK<>>>{

@@ -238,8 +238,8 @@ TEST_CASE(
 }
 
 TEST_CASE("its policies keep the laws of rules, and a layout without hidden matrices is refused") {
-  const laws::Report report = laws::check_rules(OnHidden<RowMomentum, ExponentialAverage>{},
-                                                OnHidden<OrthogonalRows<4>, AdamVariance>{});
+  const laws::Report report = laws::check_rules(ForHiddenMatrices<RowMomentum, ExponentialAverage>{},
+                                                ForHiddenMatrices<OrthogonalRows<4>, AdamVariance>{});
   CHECK_MESSAGE(report, report.text());
   ThreadGroup(1).run([&](Threads& transport) {
     CHECK_THROWS_WITH_AS((Optimizer{Dion2<>{}, transport, Layout::flat(50)}),

@@ -13,7 +13,8 @@ using namespace terse::test;
 
 namespace {
 
-using Signs = DisTrO<OverSenders<Dct<16, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>>;
+using Signs =
+    DisTrO<MeanOverSenders<Dct<16, Sparse<Largest, DropQuantizationError<UnitTernary>, PerSegment>>>>;
 using Values = DisTrO<Dct<16>>;
 
 /// Fits the quadratics.

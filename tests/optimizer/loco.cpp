@@ -5,7 +5,7 @@
 #include "reference/loco.hpp"
 #include "reference/mixing.hpp"
 #include "terse/compressor/chain.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/compressor/random_k.hpp"
 #include "terse/optimizer/local/cocktail_sgd.hpp"
 #include "terse/optimizer/local/noloco.hpp"
@@ -147,7 +147,7 @@ TEST_CASE("SparseLoCo follows its algorithm, memory included") {
 }
 
 TEST_CASE("and its authors' code, over the senders of an element and with clipped packets") {
-  using Deployed = SparseLoCo<MomentumSgd<>, OverSenders<Tiles<16>>, Residual, Gathered<MedianClip>>;
+  using Deployed = SparseLoCo<MomentumSgd<>, MeanOverSenders<Tiles<16>>, Residual, Gathered<MedianClip>>;
   const Deployed deployed{
       .period = 3, .decay = 0.9F, .outer = {0.5F}, .compressor = {{.inner = {.selection = {.ratio = 0.1}}}}};
   for (const int ranks : {1, 2, 3, 5}) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "support.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/device.hpp"
 #include "terse/device/emulated.hpp"
 #include "terse/topology/median_clip.hpp"
@@ -321,7 +321,7 @@ TEST_CASE("an element is averaged over its senders") {
       return wanted;
     };
     // Large enough to have picks of all, some and no ranks.
-    const OverSenders<Threshold<>> some{{.selection = {.threshold = 1, .most_ratio = 1}}};
+    const MeanOverSenders<Threshold<>> some{{.selection = {.threshold = 1, .most_ratio = 1}}};
     const Doubles wanted = over_senders([](float x) { return std::abs(x) >= 1; });
     CHECK(off(layout, merged(messages, AllGather{}, layout, some), wanted) < 1e-6);
     CHECK(off(layout, merged(messages, Gathered<WeightedMean>{}, layout, some), wanted) < 1e-6);
@@ -330,7 +330,7 @@ TEST_CASE("an element is averaged over its senders") {
     alike[0].assign(alike[0].size(), 0.0F);
     const auto check_alike = [&](const auto& compressor) {
       using C = std::remove_cvref_t<decltype(compressor)>;
-      CHECK(merged(alike, AllGather{}, layout, OverSenders<C>{compressor}) ==
+      CHECK(merged(alike, AllGather{}, layout, MeanOverSenders<C>{compressor}) ==
             merged(alike, AllGather{}, layout, compressor));
     };
     check_alike(TopK<>{.selection = {.ratio = 1}});
@@ -346,7 +346,7 @@ TEST_CASE("senders' means on host and device have the same bits, of all kinds of
   const Messages messages = some_messages(3, layout);
   const auto check = [&](const auto& compressor) {
     using C = std::remove_cvref_t<decltype(compressor)>;
-    const OverSenders<C> over{compressor};
+    const MeanOverSenders<C> over{compressor};
     merged(messages, Gathered<MedianClip>{}, layout, over, {1, 2, 3});
   };
   check(Sparse<Largest, ScaledSign<MeanAbs>, PerSegment>{.selection = {.ratio = 0.1}});

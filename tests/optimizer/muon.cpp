@@ -285,14 +285,14 @@ TEST_CASE("segments that are not hidden are Adam's, to the bit") {
         Adam<TopK<>>{.weight_decay = 0.1F, .compressor = {{.ratio = 0.2F}}});
 }
 
-TEST_CASE("OnHidden is either policy where it belongs, to the bit") {
+TEST_CASE("ForHiddenMatrices is either policy where it belongs, to the bit") {
   const Layout layout = network();
   const auto after = [&](const auto& recipe) {
     return run(recipe, layout, 2, 5, 3, {}, Unchanged{}).back().front().parameters;
   };
   const Floats both =
-      after(Averaging<OnHidden<ExponentialAverage, NesterovAverage>, OnHidden<AmsgradVariance, AdamVariance>>{
-          .learning_rate = 0.01F});
+      after(Averaging<ForHiddenMatrices<ExponentialAverage, NesterovAverage>,
+                      ForHiddenMatrices<AmsgradVariance, AdamVariance>>{.learning_rate = 0.01F});
   const Floats hidden = after(Averaging<ExponentialAverage, AmsgradVariance>{.learning_rate = 0.01F}),
                other = after(Averaging<NesterovAverage, AdamVariance>{.learning_rate = 0.01F});
   for (const Segment& segment : layout.segments())
@@ -314,7 +314,7 @@ TEST_CASE("compressed means and other topologies lead all ranks to the same para
   CHECK(check(Muon<TopK<>, AllGather>{.compressor = {{.ratio = 1}}}) == exact);
   CHECK(check(Muon<TopK<>, AllGather>{.compressor = {{.ratio = 0.1F}}}) != exact);
   check(Muon<Sign, Ring>{});
-  check(Muon<TopK<>, Difference, AllGather>{.compressor = {{.ratio = 0.1F}}});
+  check(Muon<TopK<>, Ef21, AllGather>{.compressor = {{.ratio = 0.1F}}});
   check(Muon<LowRank<2>>{.compressor = {.min_compression = 1}});
   check(LocalSgd<Muon<>>{.period = 5});
   // MuLoCo, whose memory stays empty where all is sent.
@@ -364,10 +364,10 @@ TEST_CASE("a layout without hidden matrices, and a hidden vector, are refused in
 }
 
 TEST_CASE("Muon's policies keep the laws of rules, and its state goes through a file") {
-  const laws::Report report =
-      laws::check_rules(OnHidden<HeavyBall, ExponentialAverage>{}, OnHidden<SignStep, AdamVariance>{});
+  const laws::Report report = laws::check_rules(ForHiddenMatrices<HeavyBall, ExponentialAverage>{},
+                                                ForHiddenMatrices<SignStep, AdamVariance>{});
   CHECK_MESSAGE(report, report.text());
-  const laws::Report whole = laws::check_preconditioner(OnHidden<NewtonSchulz, AdamVariance>{});
+  const laws::Report whole = laws::check_preconditioner(ForHiddenMatrices<NewtonSchulz, AdamVariance>{});
   CHECK_MESSAGE(whole, whole.text());
 
   const auto folder = std::filesystem::temp_directory_path() / ("terse_muon_" + std::to_string(::getpid()));

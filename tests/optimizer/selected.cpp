@@ -220,11 +220,11 @@ TEST_CASE("a branch has the bits of an optimizer of its segments alone, and send
   check_parts(Feedback<Star>{}, true, true);
 }
 
-TEST_CASE("copies of Difference, which all branches share, start from the exact step") {
-  using Ef21 = Select<SmallerThan<100>, Where<IsMatrix, TopK<>>, Otherwise<ScaledSign<MeanAbs>>>;
+TEST_CASE("copies of Ef21, which all branches share, start from the exact step") {
+  using Mixed = Select<SmallerThan<100>, Where<IsMatrix, TopK<>>, Otherwise<ScaledSign<MeanAbs>>>;
   const Layout layout = layers();
   ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{Ef21Sgd<Ef21>{.learning_rate = 1e-2F}, transport, layout};
+    Optimizer optimizer{Ef21Sgd<Mixed>{.learning_rate = 1e-2F}, transport, layout};
     Floats x = start(layout);
     const std::vector<Floats> gradients = gradients_of(layout, transport.rank());
     take(optimizer, x, gradients);
@@ -239,11 +239,11 @@ TEST_CASE("copies of Difference, which all branches share, start from the exact 
 }
 
 TEST_CASE("copies are started for the branches that share them alone") {
-  using Ef21 = Select<Where<Named<"own*">, TopK<>, Residual>, Otherwise<TopK<>>>;
+  using Mixed = Select<Where<Named<"own*">, TopK<>, Residual>, Otherwise<TopK<>>>;
   Layout layout;
   layout.add({"own_a", {6400}}).add({"shared", {640}}).add({"own_b", {6400}});
   ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& transport) {
-    Optimizer optimizer{Ef21Sgd<Ef21>{.learning_rate = 1e-2F}, transport, layout};
+    Optimizer optimizer{Ef21Sgd<Mixed>{.learning_rate = 1e-2F}, transport, layout};
     Floats x = start(layout);
     const std::vector<Floats> gradients = gradients_of(layout, transport.rank());
     take(optimizer, x, gradients);

@@ -247,7 +247,7 @@ TEST_CASE("a compressed round in slices is a round for each slice") {
   check_rounds<Qsgd<4>, NoErrorFeedback, ScatterGather>({});
   check_rounds<TopK<>, Residual, AllGather>({});
   check_rounds<RandomK, Residual, Star>({});
-  check_rounds<ScaledSign<MeanAbs>, Difference, AllGather>({});
+  check_rounds<ScaledSign<MeanAbs>, Ef21, AllGather>({});
 }
 
 TEST_CASE("what compressed slices keep is saved, and resumed with the same bits") {

@@ -204,7 +204,7 @@ struct LateMean {
 }  // namespace
 
 TEST_CASE("outer rules of one's own go by the schedules that there are") {
-  const LocalUpdatesFrom<MomentumSgd<>, LateMean, Fragments> own{.period = 6,
+  const LocalUpdatesFrom<MomentumSgd<>, LateMean, Streaming> own{.period = 6,
                                                                  .schedule = {.count = 3, .delay = 2}};
   auto momentum = with(Streaming{}, {3, 6, 3, 2, 0});
   momentum.outer.rate = 1;

@@ -115,10 +115,10 @@ struct Hadamard<Packed<Q, PerBlock<N>>> {
 
     Workspace(E executor, const Hadamard&, const Range& covered)
         : inner(executor, Inner{}, covered),
-          scratch(reduction_scratch<MaxAbs>(executor, covered, Units{0, true}), unwritten),
+          scratch(reduction_scratch<MaxAbs>(executor, covered, Units{0, true}), uninitialized),
           total(1),
-          numbers(covered.end_offset() - covered.begin_offset(), unwritten),
-          elements(numbers.size(), unwritten),
+          numbers(covered.end_offset() - covered.begin_offset(), uninitialized),
+          elements(numbers.size(), uninitialized),
           begin(covered.begin_offset()) {}
   };
 

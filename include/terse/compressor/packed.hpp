@@ -136,9 +136,9 @@ struct Packed {
     buffer<Scale, typename E::memory> scales;
 
     Workspace(E executor, const Packed&, const Range& covered)
-        : scratch(reduction_scratch<Statistic>(executor, covered, units()), unwritten) {
+        : scratch(reduction_scratch<Statistic>(executor, covered, units()), uninitialized) {
       if constexpr (measured)
-        scales = buffer<Scale, typename E::memory>(units().in_range(covered), unwritten);
+        scales = buffer<Scale, typename E::memory>(units().in_range(covered), uninitialized);
     }
   };
 

@@ -124,10 +124,10 @@ struct Sparse {
         words_needed = std::max(words_needed, picking.words(n));
         most = std::max(most, picking.most(n));
       });
-      scratch = buffer<float, typename E::memory>(floats, unwritten);
-      if (!Values::lossless) picked = buffer<float, typename E::memory>(most, unwritten);
-      words = buffer<std::uint32_t, typename E::memory>(words_needed, unwritten);
-      positions = buffer<std::uint32_t, typename E::memory>(most, unwritten);
+      scratch = buffer<float, typename E::memory>(floats, uninitialized);
+      if (!Values::lossless) picked = buffer<float, typename E::memory>(most, uninitialized);
+      words = buffer<std::uint32_t, typename E::memory>(words_needed, uninitialized);
+      positions = buffer<std::uint32_t, typename E::memory>(most, uninitialized);
       picks.assign({});
     }
   };

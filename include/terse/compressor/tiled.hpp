@@ -105,7 +105,7 @@ struct Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
 
     Workspace(E executor, const Tiled& compressor, const Range& covered)
         : picker(executor, compressor.picker(), covered),
-          sums(covered.end_offset() - covered.begin_offset(), unwritten),
+          sums(covered.end_offset() - covered.begin_offset(), uninitialized),
           begin(covered.begin_offset()) {}
     /// Transforms the numbers in `tile` to elements and writes them to their place in `sums`.
     void invert(const detail::TilePlace& place) {

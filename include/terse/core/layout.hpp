@@ -34,7 +34,7 @@ struct Segment {
   bool compress = true;           ///< false: sent dense, with a variance that is still updated
   int group = 0;                  ///< parameter group; group 0 has the recipe's own hyper-parameters
   bool hidden =
-      false;  ///< a matrix between input and output, for methods that treat such matrices differently: see OnHidden
+      false;  ///< a matrix between input and output, for methods that treat such matrices differently: see ForHiddenMatrices
   index_t offset = 0;  ///< first element in the arena; set by the layout
   index_t count = 0;   ///< product of `shape`; set by the layout
 };

@@ -3,6 +3,7 @@
 
 #include <cxxabi.h>
 
+#include <cctype>
 #include <cstddef>
 #include <cstdlib>
 #include <string_view>
@@ -23,11 +24,20 @@ TERSE_CORE std::string demangled(const char* name) {
                                              {"terse::NoErrorFeedback", "terse::None"},
                                              {"terse::AboveThreshold", "terse::Above"},
                                              {"terse::IsSmallerThan", "terse::Below"},
+                                             {"terse::Ef21", "terse::Difference"},
+                                             {"terse::ErrorControl", "terse::Controlled"},
+                                             {"terse::DropQuantizationError", "terse::Dropping"},
+                                             {"terse::MeanOverSenders", "terse::OverSenders"},
+                                             {"terse::ForHiddenMatrices", "terse::OnHidden"},
+                                             {"terse::Synchronous", "terse::AllAtOnce"},
+                                             {"terse::Overlapped", "terse::OnePeriodLate"},
+                                             {"terse::Streaming", "terse::Fragments"},
                                              {"terse::AmsgradWith<true>::Of", "terse::AmsgradOf"},
                                              {"terse::AmsgradWith<false>::Of", "terse::AmsgradOf"}};
+  const auto goes_on = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
   for (const auto& [now, first] : renamed)
     for (std::size_t at = 0; (at = result.find(now, at)) != result.npos; at += first.size())
-      result.replace(at, now.size(), first);
+      if (now.back() == ':' || !goes_on(result[at + now.size()])) result.replace(at, now.size(), first);
   return result;
 }
 

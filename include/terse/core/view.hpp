@@ -27,7 +27,7 @@ namespace terse {
 ///     static void upload(void* to, const void* from, std::size_t bytes)
 ///
 /// The last two wait for all work in flight in the space, and return when the bytes have arrived. If a space has
-/// allocate_unwritten, which is allocate without zeroing, `unwritten` buffers use it.
+/// allocate_uninitialized, which is allocate without zeroing, `uninitialized` buffers use it.
 namespace memory {
 struct host {};
 struct device;
@@ -109,14 +109,17 @@ using out = view<T, typename E::memory>;
 namespace detail {
 
 /// A tag for buffers whose elements are never read before they are written: scratch, and packets in flight.
-struct Unwritten {};
+struct Uninitialized {};
 
 }  // namespace detail
 
-/// The argument that leaves a buffer's elements unset: `buffer<float>(n, unwritten)`.
-inline constexpr detail::Unwritten unwritten{};
+/// The argument that leaves a buffer's elements unset: `buffer<float>(n, uninitialized)`.
+inline constexpr detail::Uninitialized uninitialized{};
 
-/// A move-only owner of elements of a trivial T in memory space `Space`, zero-initialized unless `unwritten`.
+/// The old name, which version 0.2 removes.
+[[deprecated("its name is uninitialized")]] inline constexpr detail::Uninitialized unwritten{};
+
+/// A move-only owner of elements of a trivial T in memory space `Space`, zero-initialized unless `uninitialized`.
 template <class T, class Space = memory::host>
 class buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -126,10 +129,10 @@ class buffer {
   explicit buffer(index_t size) : size_(size) {
     if (size > 0) data_ = static_cast<T*>(Space::allocate(bytes()));
   }
-  buffer(index_t size, detail::Unwritten) : size_(size) {
+  buffer(index_t size, detail::Uninitialized) : size_(size) {
     if (size <= 0) return;
-    if constexpr (requires { Space::allocate_unwritten(bytes()); })
-      data_ = static_cast<T*>(Space::allocate_unwritten(bytes()));
+    if constexpr (requires { Space::allocate_uninitialized(bytes()); })
+      data_ = static_cast<T*>(Space::allocate_uninitialized(bytes()));
     else
       data_ = static_cast<T*>(Space::allocate(bytes()));
   }
@@ -218,7 +221,7 @@ class buffer<T, memory::host> {
   explicit buffer(index_t size) : size_(size) {
     data_ = static_cast<T*>(detail::HostMemory::allocate(bytes()));
   }
-  buffer(index_t size, detail::Unwritten) : buffer(size) {}
+  buffer(index_t size, detail::Uninitialized) : buffer(size) {}
   buffer(buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   buffer& operator=(buffer&& other) noexcept {

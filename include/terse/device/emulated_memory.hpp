@@ -19,7 +19,7 @@ namespace memory {
 /// positions and lengths beyond all valid ones.
 struct emulated {
   static void* allocate(std::size_t bytes) { return arena().allocate(bytes); }
-  static void* allocate_unwritten(std::size_t bytes) {
+  static void* allocate_uninitialized(std::size_t bytes) {
     void* const place = allocate(bytes);
     const Open open;
     return std::memset(place, 0xFF, bytes);

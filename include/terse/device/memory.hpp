@@ -65,7 +65,7 @@ namespace memory {
 /// The memory of the current CUDA device.
 struct device {
   static void* allocate(std::size_t bytes) {
-    void* const place = allocate_unwritten(bytes);
+    void* const place = allocate_uninitialized(bytes);
     // Streams that don't wait for the default stream must not see the memory before it is zeroed. A wait for the
     // whole device would also wait for messages, without a deadline.
     const detail::OwnStream own;
@@ -75,7 +75,7 @@ struct device {
   }
   /// Allocates without initialization, so that compute-sanitizer's initcheck detects reads of unwritten memory. No two
   /// allocations are adjacent. So adjacent views belong to one allocation and may be copied as one.
-  static void* allocate_unwritten(std::size_t bytes) {
+  static void* allocate_uninitialized(std::size_t bytes) {
     void* place = nullptr;
     if (const cudaError_t result = cudaMalloc(&place, bytes + 1); result == cudaErrorMemoryAllocation)
       throw std::bad_alloc();

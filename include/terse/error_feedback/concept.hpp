@@ -134,7 +134,7 @@ constexpr bool check_feedback() {
                 "Karimireddy, JMLR 2020). Use NoErrorFeedback, if it is unbiased, or one that tracks");
   static_assert(
       any || !detail::needs_contraction<F>() || C::unbiased || Traits<C>::contractive,
-      "terse: Difference needs a contractive compressor (TopK, ScaledSign<MeanAbs>; EF21, Richtarik et al., "
+      "terse: Ef21 needs a contractive compressor (TopK, ScaledSign<MeanAbs>; EF21, Richtarik et al., "
       "NeurIPS 2021) "
       "or, at a rate below 1, an unbiased one (DIANA)");
   static_assert(

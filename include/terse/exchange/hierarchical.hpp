@@ -99,7 +99,7 @@ template <class C, class F, class Inner, class Outer, Executor E>
 requires takes_any_round<C>
 class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   static_assert(!starts_exactly<F>(),
-                "terse: the copies of Difference start from each rank's own exact message, and over "
+                "terse: the copies of Ef21 start from each rank's own exact message, and over "
                 "Hierarchical the owner of a share sends its node's. Use Residual");
   using Level = InsideOf<Inner>;
   using Code = typename Level::Code;
@@ -130,7 +130,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
         channel_(transport.inside(size_)),
         inside_(executor, channel_, envelope_, Level::code(topology.inner), Level::feedback(topology.inner),
                 layout_, Level::plan(plan_, topology.inner, note), {names(node_ * size_), names.stride}),
-        work_(work_bytes<Half>(inside_, Level::way(topology.inner)), unwritten),
+        work_(work_bytes<Half>(inside_, Level::way(topology.inner)), uninitialized),
         half_((inside_.work = work_.data(), make_round<Half>(inside_, Level::way(topology.inner)))),
         back_(topology.inner, plan_, executor, channel_, envelope_, layout_, inside_.names),
         across_(transport.across(size_)),
@@ -261,7 +261,7 @@ class Rounds<C, F, Hierarchical<Inner, Outer>, E> {
   };
 
   static buffer<float, typename E::memory> room_for(const Range& range) {
-    return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset(), unwritten);
+    return buffer<float, typename E::memory>(range.end_offset() - range.begin_offset(), uninitialized);
   }
   /// Buffers of the share, addressed by arena index.
   float* compressed() { return compressed_.data() - own_.compressed.begin_offset(); }

@@ -91,7 +91,7 @@ namespace detail {
 template <Compressor C, class F, graph::Graph G, int Vectors, Executor E>
 requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
   static_assert(Vectors == 1,
-                "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Difference "
+                "terse: keyed compressors (Moniqua, Lattice) are for methods that mix one vector; Ef21 "
                 "or Residual serve those with two");
   static_assert(std::is_same_v<F, NoErrorFeedback>,
                 "terse: a keyed compressor (Moniqua, Lattice) needs no error feedback: its error is below a "
@@ -112,8 +112,8 @@ requires(Traits<C>::keyed) class Rounds<C, F, Mixing<G, Vectors>, E> {
         neighbors_(topology.graph, channel_, whole().bytes),
         inbox_(neighbors_.most() + 1),
         begin_(whole().compressed.begin_offset()),
-        own_(whole().compressed.end_offset() - begin_, unwritten),
-        difference_(own_.size(), unwritten),
+        own_(whole().compressed.end_offset() - begin_, uninitialized),
+        difference_(own_.size(), uninitialized),
         wrong_(most_packets) {}
 
   void open(const StepContext& step, Mask<typename E::memory> mask) {

@@ -85,7 +85,7 @@ class LowRankRound {
         own_right_(factors_.right.size() + detail::Strip::width),
         scratch_(std::max(reduction_scratch<SumOfSquares>(context.executor, factors_.dense, Units{0, true}),
                           reduction_scratch<MaxAbs>(context.executor, factors_.right_range, Units{0, true})),
-                 unwritten),
+                 uninitialized),
         total_(1),
         overflow_(1),
         lost_(static_cast<index_t>(factors_.right.segments().size())),

@@ -149,7 +149,7 @@ class Rounds {
                                  feedback_));
       work = std::max(work, work_bytes<Round>(contexts.back(), topology));
     }
-    for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work, unwritten);
+    for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work, uninitialized);
     for (std::size_t k = 0; k < ranges.size(); ++k)
       slices_.push_back(std::make_unique<Slice>(std::move(contexts[k]), topology, work_[k % lanes_].data()));
     if (own_feedback_)

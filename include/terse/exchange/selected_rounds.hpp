@@ -67,7 +67,7 @@ requires(!has_own_rounds<P>) class Rounds<Select<Branches...>, F, P, E> {
     return false;
   }
   static_assert((!starts_own_copies<Branches>() && ...),
-                "terse: Difference starts from the optimizer's exact steps, of which a branch's own doesn't "
+                "terse: Ef21 starts from the optimizer's exact steps, of which a branch's own doesn't "
                 "hear: give it to the "
                 "optimizer, as the ErrorFeedback of all branches");
 

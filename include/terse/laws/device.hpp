@@ -63,7 +63,7 @@ std::vector<std::vector<std::byte>> traces(const C& compressor, const F& feedbac
     const EncodeContext context{m + 1, Draw::local(1, 3, m + 1, Purpose::quantization), shared};
     codec.start(1);
     codec.measure(plan.whole, masked, EmptyInbox{}, from);
-    places.at[0] = packets.emplace_back(second + plan.chunks[1].bytes, unwritten).data();
+    places.at[0] = packets.emplace_back(second + plan.chunks[1].bytes, uninitialized).data();
     places.at[1] = places.at[0] + second;
     if (m % 2 == 0)
       codec.encode_together(plan.chunks, masked, from, context, places);

@@ -18,7 +18,7 @@ namespace terse::laws::detail {
 template <class V>
 class Guarded {
  public:
-  Guarded(index_t size, index_t margin) : size_(size), all_(size + margin, unwritten) {
+  Guarded(index_t size, index_t margin) : size_(size), all_(size + margin, uninitialized) {
     std::memset(all_.data(), mark, static_cast<std::size_t>(all_.size()) * sizeof(V));
   }
   view<V> given() { return all_.all().part(0, size_); }

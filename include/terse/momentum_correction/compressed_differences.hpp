@@ -38,7 +38,7 @@ struct DifferenceDescent {
   };
 };
 
-/// BEER's rule: gradient tracking in which model and tracker are mixed by their public copies. It is for Difference,
+/// BEER's rule: gradient tracking in which model and tracker are mixed by their public copies. It is for Ef21,
 /// whose sums of differences, times the consensus rate c, are D^x and D^y here:
 ///
 ///     y_i = y_i + c D^y_i + g_i - g_i'        x_i = x_i + c D^x_i - learning_rate y_i

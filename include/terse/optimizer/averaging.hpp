@@ -30,7 +30,7 @@ namespace recipes {
 ///     x = x - learning_rate (u + weight_decay x)
 ///
 /// Gradients are averaged exactly in three cases: in the first `warmup_steps` steps, in segments with `compress == false`, and
-/// in the first step if the error feedback starts from an exact one (Difference). Weight decay is decoupled.
+/// in the first step if the error feedback starts from an exact one (Ef21). Weight decay is decoupled.
 ///
 /// State: the buffers of momentum correction and preconditioner, n floats each, and those of the error feedback. A layer-wise
 /// preconditioner has n floats more. Passes over n: those of the compressor, and one for the update. `warmup_steps` may not

@@ -58,7 +58,7 @@ struct KeepStep {
   }
 };
 
-/// Initializes the copies of a Difference from an exact round, and then applies `use` to the mean.
+/// Initializes the copies of an Ef21 from an exact round, and then applies `use` to the mean.
 template <class Feedback, Number G, class Use>
 struct Seeding {
   Feedback feedback;
@@ -80,7 +80,7 @@ struct Seeding {
   }
 };
 
-/// The message in the exact round that restarts a Difference, for methods whose messages are not gradients. In a compressed
+/// The message in the exact round that restarts an Ef21, for methods whose messages are not gradients. In a compressed
 /// segment it is the message of a compressed round, which is stored for Reseeding; in other segments it is the gradient.
 template <class Rules, class Feedback, Number G>
 struct SayExactly {

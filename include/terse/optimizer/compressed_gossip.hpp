@@ -3,7 +3,7 @@
 
 #include "terse/compressor/top_k.hpp"
 #include "terse/compressor/uniform.hpp"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 #include "terse/error_feedback/residual.hpp"
 #include "terse/momentum_correction/compressed_differences.hpp"
 #include "terse/optimizer/parameter_mixing.hpp"
@@ -27,7 +27,7 @@ template <class... Ps>
 using ChocoSgd = MixingFrom<
     TakesDirection,
     Policies<AdaptThenCombine<detail::PickPolicy<PolicyKind::local_direction, GradientDirection, Ps...>>,
-             TopK<>, Difference>,
+             TopK<>, Ef21>,
     Ps...>;
 
 /// DeepSqueeze: compressed parameters with error feedback,
@@ -56,6 +56,6 @@ using DcdSgd =
 /// "BEER: fast O(1/T) rate for decentralized nonconvex optimization with communication compression", NeurIPS 2022,
 /// algorithm 1.
 template <class... Ps>
-using Beer = MixingFrom<TakesMixing, Policies<CompressedTracker, TopK<>, Difference>, Ps...>;
+using Beer = MixingFrom<TakesMixing, Policies<CompressedTracker, TopK<>, Ef21>, Ps...>;
 
 }  // namespace terse

@@ -6,7 +6,7 @@
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/momentum_correction/heavy_ball.hpp"
 #include "terse/optimizer/averaging.hpp"
-#include "terse/optimizer/on_hidden.hpp"
+#include "terse/optimizer/for_hidden_matrices.hpp"
 #include "terse/preconditioner/elementwise.hpp"
 
 namespace terse {
@@ -33,9 +33,9 @@ struct DionOf {
   static constexpr std::uint64_t warmup_steps = 0;
 
   auto composition() const {
-    auto averaging =
-        averaging_of(*this, OnHidden<NoMomentum, ExponentialAverage>{{{}, {beta1, bias_correction}}},
-                     OnHidden<NoPreconditioner, AdamVariance>{{{}, {beta2, epsilon, bias_correction}}, {}});
+    auto averaging = averaging_of(
+        *this, ForHiddenMatrices<NoMomentum, ExponentialAverage>{{{}, {beta1, bias_correction}}},
+        ForHiddenMatrices<NoPreconditioner, AdamVariance>{{{}, {beta2, epsilon, bias_correction}}, {}});
     averaging.error_feedback.momentum = momentum;
     return averaging;
   }

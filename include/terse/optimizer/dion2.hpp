@@ -4,7 +4,7 @@
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/momentum_correction/row_momentum.hpp"
 #include "terse/optimizer/averaging.hpp"
-#include "terse/optimizer/on_hidden.hpp"
+#include "terse/optimizer/for_hidden_matrices.hpp"
 #include "terse/preconditioner/elementwise.hpp"
 #include "terse/preconditioner/orthogonal_rows.hpp"
 
@@ -33,9 +33,9 @@ struct Dion2Of {
   T topology{};                           ///< communication pattern between ranks
 
   auto composition() const {
-    return averaging_of(*this,
-                        OnHidden<RowMomentum, ExponentialAverage>{{{momentum}, {beta1, bias_correction}}},
-                        OnHidden<P, AdamVariance>{{hidden, {beta2, epsilon, bias_correction}}, {}});
+    return averaging_of(
+        *this, ForHiddenMatrices<RowMomentum, ExponentialAverage>{{{momentum}, {beta1, bias_correction}}},
+        ForHiddenMatrices<P, AdamVariance>{{hidden, {beta2, epsilon, bias_correction}}, {}});
   }
 };
 
@@ -44,9 +44,9 @@ struct Dion2Of {
 /// Dion2: Muon on a part of each hidden matrix, see Segment::hidden. Let g be the mean gradient of a matrix that has no more
 /// rows than columns. (Otherwise columns take the place of rows.)
 ///
-///     M = M + g        K = the ceil(rows / N) rows of M with the largest sums of magnitudes
-///     U = NewtonSchulz(M[K])        M[K] = momentum M[K]
-///     x = x - learning_rate weight_decay x        x[K] = x[K] - learning_rate scale U
+///     M = M + g                              K = the ceil(rows / N) rows of M with the largest sums of magnitudes
+///     U = NewtonSchulz(M[K])                 M[K] = momentum M[K]
+///     x = x - learning_rate weight_decay x   x[K] = x[K] - learning_rate scale U
 ///
 /// All other segments use Adam. Rows that are not chosen accumulate in M until they are: M is an error feedback instead of a
 /// momentum. N is a parameter of the preconditioner, 4 by default:

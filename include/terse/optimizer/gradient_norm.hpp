@@ -40,7 +40,7 @@ class GradientNorm {
   GradientNorm(Channel& channel, E executor, const Layout& layout)
       : everyone_(channel),
         range_(layout.range()),
-        scratch_(reduction_scratch<SumOfSquares>(executor, range_, Units{0, true}), unwritten),
+        scratch_(reduction_scratch<SumOfSquares>(executor, range_, Units{0, true}), uninitialized),
         square_(1),
         bad_(1) {}
 

@@ -47,9 +47,10 @@ struct Locally {
   static_assert(!P::facts.layer_wise, "terse: a local direction looks at one element alone");
   static_assert(!P::facts.continues_first_stage,
                 "terse: a local direction has no first stage to continue from");
-  static_assert(!M::facts.asks_hidden && !P::facts.asks_hidden,
-                "terse: a local direction treats all segments equally, and OnHidden needs to know the hidden "
-                "ones. Use one policy for all, or let ranks average (Muon, LocalSgd<Muon<>>)");
+  static_assert(
+      !M::facts.asks_hidden && !P::facts.asks_hidden,
+      "terse: a local direction treats all segments equally, and ForHiddenMatrices needs to know the hidden "
+      "ones. Use one policy for all, or let ranks average (Muon, LocalSgd<Muon<>>)");
   static_assert(!detail::HearsOfSteps<M>,
                 "terse: this momentum correction (RowMomentum) hears which steps are taken, and a local "
                 "direction takes all of them. Use HeavyBall");

@@ -3,7 +3,7 @@
 
 #include "terse/momentum_correction/averaged.hpp"
 #include "terse/optimizer/averaging.hpp"
-#include "terse/optimizer/on_hidden.hpp"
+#include "terse/optimizer/for_hidden_matrices.hpp"
 #include "terse/preconditioner/newton_schulz.hpp"
 
 namespace terse {
@@ -32,8 +32,9 @@ struct MuonOf {
 
   auto composition() const {
     return averaging_of(
-        *this, OnHidden<HeavyBall, ExponentialAverage>{{{momentum, nesterov}, {beta1, bias_correction}}},
-        OnHidden<P, AdamVariance>{{hidden, {beta2, epsilon, bias_correction}}, {}});
+        *this,
+        ForHiddenMatrices<HeavyBall, ExponentialAverage>{{{momentum, nesterov}, {beta1, bias_correction}}},
+        ForHiddenMatrices<P, AdamVariance>{{hidden, {beta2, epsilon, bias_correction}}, {}});
   }
 };
 
@@ -42,8 +43,8 @@ struct MuonOf {
 /// Muon: orthogonalized momentum (all singular values about 1) for hidden matrices of rows x columns, see Segment::hidden. g is
 /// the mean gradient:
 ///
-///     m = momentum m + g          u = g + momentum m          X = NewtonSchulz(u), about U V^T where u = U S V^T
-///     x = x - learning_rate (scale X + weight_decay x)        scale = 0.2 sqrt(max(rows, columns)), or Jordan's: MatrixScale
+///     m = momentum m + g                                 u = g + momentum m          X = NewtonSchulz(u), about U V^T where u = U S V^T
+///     x = x - learning_rate (scale X + weight_decay x)   scale = 0.2 sqrt(max(rows, columns)), or Jordan's: MatrixScale
 ///
 /// All other segments (embeddings, heads, vectors) use Adam. The sequence of polynomials is a policy: Muon<PolarExpress>.
 ///

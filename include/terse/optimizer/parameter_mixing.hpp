@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 #include "terse/momentum_correction/combine.hpp"
 #include "terse/momentum_correction/rate_ratio.hpp"
 #include "terse/optimizer/check_mixing.hpp"
@@ -34,7 +34,7 @@ namespace recipes {
 /// A gradient that is not finite reaches this rank's neighbours in the same step. The neighbours throw non_finite_error; other
 /// ranks throw peer_error when they wait for them. With NonFinite::skip all ranks first agree on whether to step.
 ///
-/// State: the rule's buffers, n floats each, and the state of the feedback (Difference: 3 n for each vector). Wire:
+/// State: the rule's buffers, n floats each, and the state of the feedback (Ef21: 3 n for each vector). Wire:
 /// one message to each neighbour, see the rule's `vectors`: 32 bytes and the section for each. Passes: one for
 /// `outgoing` (x, g, buffers read; z written), one for `update` (own and arrived z, buffers read; x and buffers
 /// written).
@@ -230,7 +230,7 @@ struct ParameterMixingOf {
 namespace detail {
 
 template <class C>
-using MixingFeedbackFor = std::conditional_t<C::lossless || Traits<C>::keyed, NoErrorFeedback, Difference>;
+using MixingFeedbackFor = std::conditional_t<C::lossless || Traits<C>::keyed, NoErrorFeedback, Ef21>;
 
 template <class Taken, class Defaults, class... Ps>
 struct SortMixing;
@@ -267,9 +267,9 @@ using MixingFrom = typename detail::SortMixing<Taken, Defaults, Ps...>::type;
 
 /// A decentralized optimizer of a mixing rule, a mixing topology, a compressor, an error feedback and a weight decay, in any
 /// order. The defaults are AdaptThenCombine of the local direction (GradientDirection), Gossip, Dense, DecoupledDecay, and
-/// Difference for a compressor whose packets are not keyed, otherwise NoErrorFeedback.
+/// Ef21 for a compressor whose packets are not keyed, otherwise NoErrorFeedback.
 ///
-///     ParameterMixing<MixedGradient, Mixing<graph::Torus>, TopK<>, Difference>{.learning_rate = 0.05F}
+///     ParameterMixing<MixedGradient, Mixing<graph::Torus>, TopK<>, Ef21>{.learning_rate = 0.05F}
 template <class... Ps>
 using ParameterMixing =
     MixingFrom<Takes<PolicyKind::mixing_rule, PolicyKind::local_direction, PolicyKind::topology,

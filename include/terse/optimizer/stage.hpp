@@ -120,7 +120,7 @@ constexpr bool check_stages() {
                 "terse: this preconditioner (FrozenVariance, for one) continues from the state of a first "
                 "stage: use it in the second stage of a Staged");
   static_assert(OneStage || !starts_exactly<F>(),
-                "terse: after a failed step the copies of Difference restart from exact gradients, and the "
+                "terse: after a failed step the copies of Ef21 restart from exact gradients, and the "
                 "second stage of a Staged has none. Use Residual");
   static_assert(
       share_no_name<typename First::Momentum, P1>() && share_no_name<typename Second::Momentum, P2>(),

@@ -150,7 +150,7 @@ template <class C, class F, class G>
 struct ZeroOneAdamOf {
   static_assert(detail::check_means<C, F, G>() && detail::check_own_errors<C, F>());
   static_assert(!detail::starts_exactly<F>(),
-                "terse: after a failed step the copies of Difference restart from exact gradients, and this "
+                "terse: after a failed step the copies of Ef21 restart from exact gradients, and this "
                 "method's second stage has none. Use Residual");
 
   float learning_rate = 1e-3F;                ///< step size; may change between steps

@@ -64,7 +64,7 @@ class Lane {
         window_(window),
         largest_(aligned(largest)),
         phase_(phase),
-        slots_(largest_ * window, unwritten) {}
+        slots_(largest_ * window, uninitialized) {}
 
   std::byte* slot(index_t j) { return slots_.data() + j % window_ * largest_; }
 

@@ -101,7 +101,7 @@ struct VarianceRatio {
     Watch(const VarianceRatio& rule, E executor, const Range& range)
         : range_(range),
           norms_(static_cast<index_t>(rule.horizon) + 1),
-          scratch_(reduction_scratch<detail::Sum>(executor, range, Units{0, true}), unwritten),
+          scratch_(reduction_scratch<detail::Sum>(executor, range, Units{0, true}), uninitialized),
           total_(1),
           bad_(1) {}
 

@@ -67,13 +67,13 @@ class LayerStatistic {
       places[segment] = static_cast<index_t>(pieces.size());
       pieces.push_back(piece);
     }
-    numbers_ = buffer<float, typename E::memory>(static_cast<index_t>(pieces.size()), unwritten);
+    numbers_ = buffer<float, typename E::memory>(static_cast<index_t>(pieces.size()), uninitialized);
     places_ = buffer<index_t, typename E::memory>(static_cast<index_t>(places.size()));
     put(executor, view<const index_t>(places.data(), static_cast<index_t>(places.size())),
         out<E, index_t>(places_.all()));
     range_ = Range(std::move(pieces));
-    scratch_ =
-        buffer<float, typename E::memory>(reduction_scratch<Statistic>(executor, range_, Units{}), unwritten);
+    scratch_ = buffer<float, typename E::memory>(reduction_scratch<Statistic>(executor, range_, Units{}),
+                                                 uninitialized);
   }
 
   /// Measures the statistic of value(piece, i). If a segment's total overflows, its statistic is 0.

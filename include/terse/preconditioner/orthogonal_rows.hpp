@@ -148,12 +148,12 @@ class Orthogonalizer<E, LargestRows<N, Sequence>> {
     put(executor, view<const Lines>(matrices), out<E, Lines>(matrices_.all()));
     for (const Piece& piece : largest_.range().pieces())
       one_by_one_.push_back({matrices[static_cast<std::size_t>(piece.segment)], Range({piece})});
-    magnitudes_ = Arena(elements, unwritten);
+    magnitudes_ = Arena(elements, uninitialized);
     sums_ = Arena(lines.size());
     picked_ = Arena(picked.size());
     chosen_ = buffer<std::uint8_t, typename E::memory>(lines.size());
     list_ = buffer<index_t, typename E::memory>(lines.size());
-    scratch_ = Arena(product_scratch(executor), unwritten);
+    scratch_ = Arena(product_scratch(executor), uninitialized);
     one_ = Arena(1);
     fill(executor, one_.all(), 1.0F);
     lines_ = lines.range();

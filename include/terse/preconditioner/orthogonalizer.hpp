@@ -82,9 +82,9 @@ class Orthogonalizer {
       throw usage_error(
           "no segment of the layout is marked as hidden, and this optimizer's preconditioner is for hidden "
           "matrices: set Segment::hidden for those between the input and the output");
-    other_ = Arena(elements, unwritten);
-    for (Arena& one : squares_) one = Arena(square, unwritten);
-    scratch_ = Arena(product_scratch(executor), unwritten);
+    other_ = Arena(elements, uninitialized);
+    for (Arena& one : squares_) one = Arena(square, uninitialized);
+    scratch_ = Arena(product_scratch(executor), uninitialized);
   }
 
   void operator()(E executor, float* values) {

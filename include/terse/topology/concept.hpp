@@ -145,19 +145,19 @@ constexpr bool check_stages() {
   constexpr bool any = Traits<C>::unchecked || Traits<F>::unchecked;
   static_assert(
       any || !T::recompresses || !Traits<F>::single_stage,
-      "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and this "
+      "terse: this error feedback (Ef21, ErrorControl) needs the mean of the packets as it is, and this "
       "topology compresses it "
       "again. Use AllGather");
-  static_assert(any || !T::recompresses || !Traits<C>::single_stage,
-                "terse: this compressor scales its picks (RandomK, unbiased), so that applying it again to "
-                "the mean would scale twice, or averages over senders (OverSenders), which must all be known "
-                "in one place. Use AllGather, or RandomK without the scaling");
   static_assert(
-      any || !Traits<F>::single_stage || !(is_no_mean<C>() || is_no_mean<T>()),
-      "terse: this error feedback (Difference, Controlled) needs the mean of the packets as it is, and "
-      "OverSenders and Gathered make something else of them. Use Residual, or AllGather");
+      any || !T::recompresses || !Traits<C>::single_stage,
+      "terse: this compressor scales its picks (RandomK, unbiased), so that applying it again to "
+      "the mean would scale twice, or averages over senders (MeanOverSenders), which must all be known "
+      "in one place. Use AllGather, or RandomK without the scaling");
+  static_assert(any || !Traits<F>::single_stage || !(is_no_mean<C>() || is_no_mean<T>()),
+                "terse: this error feedback (Ef21, ErrorControl) needs the mean of the packets as it is, and "
+                "MeanOverSenders and Gathered make something else of them. Use Residual, or AllGather");
   static_assert(T::exact || !is_no_mean<C>(),
-                "terse: OverSenders is for means over all ranks, by AllGather; graphs mix whole models");
+                "terse: MeanOverSenders is for means over all ranks, by AllGather; graphs mix whole models");
   return true;
 }
 

@@ -45,7 +45,7 @@ struct PortionValues {
       begin = end == 0 ? range->begin_offset() : std::min(begin, range->begin_offset());
       end = std::max(end, range->end_offset());
     }
-    values = buffer<float, typename E::memory>(end - begin, unwritten);
+    values = buffer<float, typename E::memory>(end - begin, uninitialized);
   }
   ArrivedSums sums() const { return {values.data(), begin}; }
 };
@@ -58,7 +58,7 @@ class DecodedPacket {
       : values_(portion),
         scratch_(std::max(reduction_scratch<SumOfSquares>(executor, portion.compressed, Units{0, true}),
                           reduction_scratch<SumOfSquares>(executor, portion.dense, Units{0, true})),
-                 unwritten),
+                 uninitialized),
         ignored_(1) {}
 
   /// Decodes the one packet in the inbox.

@@ -36,8 +36,8 @@ inline bool is_weight(double weight) { return weight >= 0 && weight <= 0x1p1000;
 /// are 0.
 ///
 /// The rule merges compressed messages, and the moves of local methods, compressed or not. The full-precision steps of a warm-up,
-/// and averages of gradients and buffers, go by BySize, as a plain mean. Sends as many bytes as AllGather. Difference and
-/// Controlled, which require a mean, are refused. Packets cover a slice (Options::slice_bytes); a fragment or a branch of Select has
+/// and averages of gradients and buffers, go by BySize, as a plain mean. Sends as many bytes as AllGather. Ef21 and
+/// ErrorControl, which require a mean, are refused. Packets cover a slice (Options::slice_bytes); a fragment or a branch of Select has
 /// separate packets.
 ///
 /// A merge is a type with three members: `merges = true`; `waits`, which is true if it copies anything to the host; optionally

@@ -99,9 +99,9 @@ struct MachineMixing {
       sources_.reserve(static_cast<std::size_t>(machines_) + 2);
       for (int c = 0; c < local_; ++c) {
         const index_t bytes = Vectors * part(c).bytes, own = Vectors * part(mine_).bytes;
-        out_.emplace_back(bytes, unwritten);
-        mixed_.emplace_back(bytes, unwritten);
-        in_.emplace_back(c == mine_ ? 0 : own, unwritten);
+        out_.emplace_back(bytes, uninitialized);
+        mixed_.emplace_back(bytes, uninitialized);
+        in_.emplace_back(c == mine_ ? 0 : own, uninitialized);
         if (c == mine_) continue;
         const auto at = static_cast<std::size_t>(c);
         scatter_.push_back({c, out_[at].data(), bytes, bytes});

@@ -86,7 +86,7 @@ class Neighborhood {
         size_(channel.size()),
         room_(room),
         stride_(channel.packet_room(room)),
-        own_(room, unwritten) {
+        own_(room, uninitialized) {
     graph_.check(size_);
     edges_.reserve(static_cast<std::size_t>(size_));
     receivers_.reserve(static_cast<std::size_t>(size_));
@@ -94,7 +94,7 @@ class Neighborhood {
     receives_.reserve(static_cast<std::size_t>(size_));
     if constexpr (G::fixed) look_around(0);
     // Adjacent in memory, so that they can be copied together.
-    in_ = Bytes(most() * stride_, unwritten);
+    in_ = Bytes(most() * stride_, uninitialized);
   }
 
   /// Sends `bytes` bytes of own() to the receivers of round `round`, in one batch with the messages received from the edges.

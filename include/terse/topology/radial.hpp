@@ -88,7 +88,7 @@ TERSE_NUMERICS_END
 ///     DiLoCo<Adam<>, Gathered<Radial<Named<"embedding*">>>>{.topology = {.weight = &tokens}}
 ///
 /// Norms are those of decoded packets; norms below 2^-75, or beyond 2^64, count as 0. Cost: each packet is decoded once; two passes
-/// over it, three over the sum; 2 n floats. Sends as many bytes as AllGather. OverSenders is refused: packets are read one by one.
+/// over it, three over the sum; 2 n floats. Sends as many bytes as AllGather. MeanOverSenders is refused: packets are read one by one.
 ///
 /// Source: "Decoupled DiLoCo", arXiv 2604.21428, 2026: radial-directional averaging. Normalizing the mean direction to a
 /// length of 1 is our interpretation.
@@ -107,8 +107,8 @@ struct Radial {
   template <Compressor C, ErrorFeedback F, Executor E>
   class State {
     static_assert(!detail::is_no_mean<C>(),
-                  "terse: Radial reads packets one by one, and OverSenders counts the ranks that sent a "
-                  "coordinate: use the compressor without OverSenders, or MedianClip");
+                  "terse: Radial reads packets one by one, and MeanOverSenders counts the ranks that sent a "
+                  "coordinate: use the compressor without MeanOverSenders, or MedianClip");
     using Context = RoundContext<C, F, E>;
     static constexpr Units each_piece{};
 

@@ -153,7 +153,7 @@ class Spread {
       places_[static_cast<std::size_t>(c)] =
           std::exchange(bytes, bytes + channel.packet_room(portion(c).bytes));
     }
-    packets_ = buffer<std::byte, typename E::memory>(bytes, unwritten);
+    packets_ = buffer<std::byte, typename E::memory>(bytes, uninitialized);
     for (int distance = 1; distance < size; ++distance) {
       const int peer = (rank + distance) % size, c = (peer - shift + size) % size;
       const index_t room = portion(mine_).bytes;

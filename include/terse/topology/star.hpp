@@ -37,8 +37,8 @@ struct Star {
           rank_(context.rank),
           names_(context.names),
           whole_(context.plan.whole),
-          out_(context.plan.whole.bytes, unwritten),
-          mean_(context.plan.whole.bytes, unwritten),
+          out_(context.plan.whole.bytes, uninitialized),
+          mean_(context.plan.whole.bytes, uninitialized),
           inbox_(context.size) {
       if (center_ < 0 || center_ >= context.size)
         throw usage_error("Star's center is rank " + std::to_string(center_) + ", of " +
@@ -53,7 +53,7 @@ struct Star {
       }
       second_.emplace(context, whole);
       for (int peer = 0; peer < context.size; ++peer) {
-        in_.emplace_back(peer == context.rank ? 0 : whole.bytes, unwritten);
+        in_.emplace_back(peer == context.rank ? 0 : whole.bytes, uninitialized);
         if (peer == context.rank) continue;
         to_center_.push_back({peer, in_.back().data(), whole.bytes, whole.variable});
         down_.push_back({peer, mean_.data(), whole.bytes, whole.bytes});

@@ -66,11 +66,11 @@ class UnitCoder {
  public:
   /// Allocates memory for parts of units with up to `picks` picks in total.
   explicit UnitCoder(index_t picks)
-      : positions_(picks, unwritten),
-        scales_(scales(picks), unwritten),
+      : positions_(picks, uninitialized),
+        scales_(scales(picks), uninitialized),
         scratch_((Statistic::width + 2) * (scales(picks) + blocks_for(picks, reduction_block)) +
                      Statistic::width + 3,
-                 unwritten),
+                 uninitialized),
         ignored_(1) {}
 
   std::uint32_t* positions() { return positions_.data(); }

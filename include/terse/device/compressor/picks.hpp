@@ -138,12 +138,12 @@ class UnitPicker {
   UnitPicker(index_t n, index_t picks)
       : zeros_(PickMemory::zeros(PickUnits::capacity)),
         counts_(PickMemory::counts(PickUnits::capacity, blocks_for(n, placed_together) + PickUnits::capacity),
-                unwritten),
-        positions_(picks + PickUnits::capacity, unwritten),
+                uninitialized),
+        positions_(picks + PickUnits::capacity, uninitialized),
         drawn_(PicksAmongDrawn<Selection>
                    ? (blocks_for(n, placed_together) + PickUnits::capacity) * placed_together
                    : 0,
-               unwritten),
+               uninitialized),
         coder_(picks + PickUnits::capacity) {}
 
   /// Picks from `ranges` of the message that `feedback` holds, and writes each section to `base` plus its range's

@@ -23,11 +23,11 @@ class UnitReader {
   /// Allocates memory for parts of `units` units of n elements in total.
   UnitReader(index_t n, index_t units)
       : units_(units),
-        places_(Selection::variable ? units * most_packets : 0, unwritten),
+        places_(Selection::variable ? units * most_packets : 0, uninitialized),
         before_(sends_positions && Units::side == 0
                     ? most_packets * (blocks_for(n, placed_together) + Units::capacity)
                     : 0,
-                unwritten),
+                uninitialized),
         counters_(sends_positions ? EntryCounters::numbers : 0) {}
 
   /// Calls visit(u, unit, positions, picked values) for the units of one section, unit by unit. Records faults of

@@ -87,8 +87,8 @@ struct PicksOnGrid {
 
    private:
     Workspace(E executor, const Picker& picks, const Range& covered, const Sizes& sizes)
-        : sums(covered.end_offset() - covered.begin_offset(), unwritten),
-          numbers(tiles && !always_by_block ? sums.size() : 0, unwritten),
+        : sums(covered.end_offset() - covered.begin_offset(), uninitialized),
+          numbers(tiles && !always_by_block ? sums.size() : 0, uninitialized),
           begin(covered.begin_offset()),
           tables(executor),
           reader(sizes.elements, sizes.units),

@@ -34,7 +34,7 @@ std::shared_ptr<const buffer<float, typename E::memory>> shared_tables(const E& 
   std::weak_ptr<const Tables>& known = on_device[device];
   if (auto tables = known.lock()) return tables;
   const auto all = Cosines<S>::instance().tables();
-  const auto tables = std::make_shared<Tables>(static_cast<index_t>(all.size()), unwritten);
+  const auto tables = std::make_shared<Tables>(static_cast<index_t>(all.size()), uninitialized);
   upload(view<const float>(all), tables->all());
   known = tables;
   return tables;

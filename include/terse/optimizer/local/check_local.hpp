@@ -76,9 +76,9 @@ constexpr bool check_meeting() {
         "come late: take LateMomentum, TradeForMean, LateSign, PullBack or DelayCorrection");
     if constexpr (lands)
       static_assert(
-          !Rule::merges_as_it_sends || std::is_same_v<Schedule, OnePeriodLate>,
+          !Rule::merges_as_it_sends || std::is_same_v<Schedule, Overlapped>,
           "terse: this outer rule (PullBack, DelayCorrection, LateSign) merges a mean when it sends the next "
-          "one: take OnePeriodLate, or LateMomentum");
+          "one: take Overlapped, or LateMomentum");
     static_assert(
         !evaluates_late<P>(),
         "terse: parameters change while their mean is under way, and this topology (Ring) reads its "
@@ -86,7 +86,7 @@ constexpr bool check_meeting() {
   } else {
     static_assert(
         !requires { Rule::merges_as_it_sends; },
-        "terse: this outer rule is for means that come late: take OnePeriodLate or Fragments");
+        "terse: this outer rule is for means that come late: take Overlapped or Streaming");
   }
   return true;
 }

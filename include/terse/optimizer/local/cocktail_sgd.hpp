@@ -17,7 +17,7 @@ using CocktailPicks = Chain<Uniform<4, Nearest, Symmetric, MaxAbs, PerBlock<128>
 
 /// CocktailSGD: every `period` steps ranks send a few elements of their difference from a model that is equal on all
 /// of them. They continue training while these are in flight. `delay` steps later they receive the mean in exchange
-/// for the sent elements. See TradeForMean for the equations, and Fragments for the schedule.
+/// for the sent elements. See TradeForMean for the equations, and Streaming for the schedule.
 ///
 ///     CocktailSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}}        a tenth at random, of that the largest fifth
 ///     CocktailSgd<Adam<>, TopK<>, OwnersResidual, AllGather>{.period = 4}
@@ -36,9 +36,9 @@ struct CocktailSgd {
   C compressor = picks();                      ///< compressor of messages
   F error_feedback{};                          ///< error feedback of recompressed means
   T topology{};                                ///< communication pattern
-  Fragments schedule{.count = 1, .delay = 1};  ///< number of fragments, and delay of their means
+  Streaming schedule{.count = 1, .delay = 1};  ///< number of fragments, and delay of their means
 
-  recipes::LocalUpdatesOf<Inner, TradeForMean, Fragments, Inside::alone, C, F, T> composition() const {
+  recipes::LocalUpdatesOf<Inner, TradeForMean, Streaming, Inside::alone, C, F, T> composition() const {
     return {.inner = inner,
             .period = period,
             .compressor = compressor,

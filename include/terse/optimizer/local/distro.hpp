@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "terse/compressor/dropping.hpp"
-#include "terse/compressor/over_senders.hpp"
+#include "terse/compressor/drop_quantization_error.hpp"
+#include "terse/compressor/mean_over_senders.hpp"
 #include "terse/compressor/ternary.hpp"
 #include "terse/error_feedback/owners_residual.hpp"
 #include "terse/optimizer/averaging.hpp"
@@ -14,7 +14,7 @@ namespace terse {
 /// DisTrO's packets: the signs of the largest cosine waves of each tile, averaged over the ranks that sent the wave.
 /// The sign of 0 is 0, so a tile without a gradient doesn't move. UnitSign is half as large, but counts 0 as
 /// positive.
-using DisTrOWaves = OverSenders<Dct<64, Sparse<Largest, Dropping<UnitTernary>, PerSegment>>>;
+using DisTrOWaves = MeanOverSenders<Dct<64, Sparse<Largest, DropQuantizationError<UnitTernary>, PerSegment>>>;
 
 namespace recipes {
 
@@ -28,7 +28,7 @@ struct DisTrOOf {
   F error_feedback{};           ///< error feedback of recompressed means
   T topology{};                 ///< communication pattern
 
-  LocalUpdatesOf<Averaging<>, LateSign, OnePeriodLate, Inside::alone, C, F, T> composition() const {
+  LocalUpdatesOf<Averaging<>, LateSign, Overlapped, Inside::alone, C, F, T> composition() const {
     return {.inner = {.learning_rate = learning_rate},
             .period = 1,
             .outer = {.decay = decay, .weight_decay = weight_decay},
@@ -52,8 +52,8 @@ struct DisTrOOf {
 /// DisTrO: DeMo with signs only, and with a mean that comes a step late, so that no rank waits for it. Gradients are
 /// computed at the point to which a rank's own memory would move the model next:
 ///
-///     m_i = decay (m_i - DCT^-1(q_i)) + learning_rate g_i        q_i = the largest of DCT(m_i), sent as signs
-///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)        a step later
+///     m_i = decay (m_i - DCT^-1(q_i)) + learning_rate g_i               q_i = the largest of DCT(m_i), sent as signs
+///     x = x - learning_rate (sign(DCT^-1(mean q_i)) + weight_decay x)   a step later
 ///     parameters of rank i: x - learning_rate (sign(m_i) + weight_decay x)
 ///
 /// See LateSign for the order. Ranks differ; the model x is the anchor, which `read_out(ReadOut::current, view)` writes without

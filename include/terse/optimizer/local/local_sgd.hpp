@@ -10,7 +10,7 @@ namespace terse {
 ///
 ///     LocalSgd<Adam<>>{.inner = {.learning_rate = 1e-3F}, .period = 16}
 template <class Inner, class... Ps>
-using LocalSgd = detail::LocalUpdatesAround<Inner, PlainAverage, AllAtOnce, Ps...>;
+using LocalSgd = detail::LocalUpdatesAround<Inner, PlainAverage, Synchronous, Ps...>;
 
 /// LocalSgd under the name that it has with `average_gradients_until` > 0: post-local SGD.
 template <class Inner, class... Ps>
@@ -35,7 +35,7 @@ namespace detail {
 template <class Inner>
 struct AroundInBlocks {
   template <class B, class C, class F, class P>
-  using Of = recipes::LocalUpdatesOf<Inner, OuterMomentum<B::filters>, AllAtOnce, Inside::alone, C, F, P>;
+  using Of = recipes::LocalUpdatesOf<Inner, OuterMomentum<B::filters>, Synchronous, Inside::alone, C, F, P>;
 };
 
 }  // namespace detail
@@ -53,7 +53,7 @@ using Bmuf =
 /// a meeting with a larger momentum, refuse graphs on which the differences between ranks would grow.
 template <class Inner, class... Ps>
 using DiLoCo = typename detail::SortAny<
-    detail::AroundAlone<Inner, OuterMomentum<OuterKind::di_lo_co>, AllAtOnce>::template Of, TakesMeans,
+    detail::AroundAlone<Inner, OuterMomentum<OuterKind::di_lo_co>, Synchronous>::template Of, TakesMeans,
     Policies<>, Ps...>::type;
 
 }  // namespace terse

@@ -263,12 +263,12 @@ struct AroundAlone {
 
 /// Local updates by a schedule, a compressor, an error feedback and a topology, in any order, around a recipe that
 /// runs alone or, with Inside::together, over all ranks. For the default policies see Sorted; the default schedule is
-/// AllAtOnce.
+/// Synchronous.
 template <class Inner, class Outer, class... Ps>
 using LocalUpdatesFrom = Sorted<detail::Around<Inner, Outer>::template Of,
                                 Takes<PolicyKind::schedule, PolicyKind::inside, PolicyKind::compressor,
                                       PolicyKind::error_feedback, PolicyKind::topology>,
-                                Policies<AllAtOnce, Inside::alone>, Ps...>;
+                                Policies<Synchronous, Inside::alone>, Ps...>;
 
 namespace detail {
 

@@ -78,7 +78,7 @@ struct PairMomentum {
 /// Source: Kolehmainen, Blagoev, Donaghy, Ersoy, Nies, "NoLoCo: no-all-reduce low communication training method for large
 /// models", 2025 (arXiv 2506.10911).
 template <class Inner>
-using NoLoCo = recipes::LocalUpdatesOf<Inner, PairMomentum, AllAtOnce, Inside::alone, Dense, NoErrorFeedback,
-                                       PairMomentum::Pairs>;
+using NoLoCo = recipes::LocalUpdatesOf<Inner, PairMomentum, Synchronous, Inside::alone, Dense,
+                                       NoErrorFeedback, PairMomentum::Pairs>;
 
 }  // namespace terse

@@ -41,7 +41,7 @@ enum class ReadOut { current, look_ahead };
 //                                            each segment's scales, as they were when it last merged
 //     Pairs, check_pairs(ranks)              optional: the one topology without an exact mean that it supports; throws
 //                                            usage_error if it can't work there with so many ranks
-//     arrive(x, own, now, ratio_at)          if ranks wait for the mean (AllAtOnce): its consumer
+//     arrive(x, own, now, ratio_at)          if ranks wait for the mean (Synchronous): its consumer
 //     land(own, now, ratio_at)               if the mean is late: its consumer, which has no access to the parameters
 //     merge(x, own, now, ratio_at)           if the mean is late: enters it into the parameters later, element by element
 //     merges_as_it_sends                     if the mean is late: true if it merges when the next message is sent; the first merge

@@ -21,14 +21,14 @@ namespace terse {
 /// apply.
 template <class Inner, class Merge = PullBack, Topology P = ScatterGather>
 struct OverlapLocalSgd {
-  static_assert(detail::check_meeting<Inner, Merge, OnePeriodLate, detail::EarlyDenseTopologyOf<P>>());
+  static_assert(detail::check_meeting<Inner, Merge, Overlapped, detail::EarlyDenseTopologyOf<P>>());
   static_assert(P::exact, "terse: the anchor must be the same on all ranks: take an exact topology");
 
   Inner inner{};             ///< the recipe of local steps
   std::uint64_t period = 8;  ///< steps between two rounds, at least 1
   Merge merge{};             ///< merge of late means into the model
 
-  recipes::LocalUpdatesOf<Inner, Merge, OnePeriodLate, Inside::alone, Dense, NoErrorFeedback,
+  recipes::LocalUpdatesOf<Inner, Merge, Overlapped, Inside::alone, Dense, NoErrorFeedback,
                           detail::EarlyDenseTopologyOf<P>>
   composition() const {
     return {.inner = inner, .period = period, .outer = merge};

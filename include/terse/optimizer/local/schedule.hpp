@@ -14,7 +14,7 @@ namespace terse {
 // the number of steps after which its mean is applied to the parameters.
 
 /// The whole model every `period` steps; each rank waits for the mean.
-struct AllAtOnce {
+struct Synchronous {
   static constexpr bool late = false;
   static void check(std::uint64_t) {}
   template <class Visit>
@@ -24,8 +24,11 @@ struct AllAtOnce {
   static std::uint64_t delay_in(std::uint64_t) { return 0; }
 };
 
+/// The old name, which version 0.2 removes.
+using AllAtOnce [[deprecated("its name is Synchronous")]] = Synchronous;
+
 /// The whole model every `period` steps; its mean is applied when the next message is sent.
-struct OnePeriodLate {
+struct Overlapped {
   static constexpr bool late = true;
   static void check(std::uint64_t) {}
   template <class Visit>
@@ -35,11 +38,14 @@ struct OnePeriodLate {
   static std::uint64_t delay_in(std::uint64_t period) { return period; }
 };
 
+/// The old name, which version 0.2 removes.
+using OnePeriodLate [[deprecated("its name is Overlapped")]] = Overlapped;
+
 /// Fragment p of `count` after each step t with t = floor(p period / count) modulo `period`; its mean is applied
 /// after step t + delay. Fragments are whole consecutive segments, as equal in size as the segments allow. Fragment
 /// p contains those whose middle lies in the p-th of `count` equal parts of the model. `count` is fixed at
 /// construction.
-struct Fragments {
+struct Streaming {
   static constexpr bool late = true;
 
   std::uint64_t count = 4;  ///< number of fragments, at least 1
@@ -77,5 +83,8 @@ struct Fragments {
  private:
   static constexpr std::uint64_t most = 65536;
 };
+
+/// The old name, which version 0.2 removes.
+using Fragments [[deprecated("its name is Streaming")]] = Streaming;
 
 }  // namespace terse

@@ -36,7 +36,7 @@ struct SparseLoCo {
   T topology{};               ///< communication pattern
 
   auto composition() const {
-    recipes::LocalUpdatesOf<Inner, OuterDescent, AllAtOnce, Inside::alone, C, F, T> local{
+    recipes::LocalUpdatesOf<Inner, OuterDescent, Synchronous, Inside::alone, C, F, T> local{
         .inner = inner,
         .period = period,
         .outer = outer,

@@ -8,7 +8,7 @@ namespace terse {
 
 /// Streaming DiLoCo: DiLoCo fragment by fragment. Fragment p of P is sent after the steps t with t = floor(p H / P)
 /// modulo the period H. It is in flight during the next `delay` steps, and is then merged with the local steps since
-/// then. See Fragments for the schedule and LateMomentum for the equations.
+/// then. See Streaming for the schedule and LateMomentum for the equations.
 ///
 ///     StreamingDiLoCo<Adam<>>{.period = 100, .outer = {.local_share = 0.5F}, .schedule = {.count = 4, .delay = 1}}
 ///     StreamingDiLoCo<Adam<>, Cast<e3m0, MaxAbs, PerBlock<128>>>{.period = 100}        the paper's 4 bits
@@ -25,6 +25,6 @@ namespace terse {
 /// Source: Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch", 2025
 /// (arXiv 2501.18512), algorithm 2.
 template <class Inner, class... Ps>
-using StreamingDiLoCo = detail::LocalUpdatesAround<Inner, LateMomentum, Fragments, Ps...>;
+using StreamingDiLoCo = detail::LocalUpdatesAround<Inner, LateMomentum, Streaming, Ps...>;
 
 }  // namespace terse

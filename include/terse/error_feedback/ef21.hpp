@@ -15,7 +15,7 @@ TERSE_NUMERICS_BEGIN
 /// with a contractive compressor is EF21; a rate below 1 with an unbiased one is DIANA (rate <= 1 / (1 + omega)). No
 /// error accumulates. State: h_i and h, n floats each, and n floats for the message. Source: Richtarik, Sokolov and
 /// Fatkhullin, NeurIPS 2021, algorithm 2; Mishchenko et al. 2019, algorithm 1.
-struct Difference {
+struct Ef21 {
   static constexpr bool corrects = true;
   static constexpr bool needs_contraction = true;
   static constexpr bool single_stage = true;
@@ -24,7 +24,7 @@ struct Difference {
 
   void check() const {
     if (!(rate > 0 && rate <= 1))
-      throw usage_error("Difference's rate must be in (0, 1], not " + std::to_string(rate));
+      throw usage_error("Ef21's rate must be in (0, 1], not " + std::to_string(rate));
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -64,7 +64,7 @@ struct Difference {
     index_t begin = 0;
     float rate;
 
-    State(const Difference& policy, index_t begin_, index_t end)
+    State(const Ef21& policy, index_t begin_, index_t end)
         : message(end - begin_), own(end - begin_), mean(end - begin_), begin(begin_), rate(policy.rate) {}
     View view() { return {{message.data(), begin}, own.data(), mean.data(), rate}; }
     template <class Visit>
@@ -74,6 +74,9 @@ struct Difference {
     }
   };
 };
+
+/// The old name, which version 0.2 removes.
+using Difference [[deprecated("its name is Ef21")]] = Ef21;
 
 TERSE_NUMERICS_END
 

@@ -7,17 +7,17 @@ namespace terse {
 
 TERSE_NUMERICS_BEGIN
 
-/// Difference that also sends a share of the error:
+/// Ef21 that also sends a share of the error:
 ///
 ///     y_i = message_i + eta e_i - h_i        mean = h + mean_i C(y_i)
 ///     e_i += message_i - h_i - C(y_i)        h_i += C(y_i)        h += mean_i C(y_i)
 ///
 /// e_i accumulates how far this rank's messages exceed its copies, and eta is the strength with which it pulls. eta =
-/// 0 gives Difference at rate 1. With eta of the order of the compressor's contraction, the pull is fast and doesn't
-/// oscillate. A failed round changes no e_i. As with Difference, the first round is exact: it initializes h_i, and
+/// 0 gives Ef21 at rate 1. With eta of the order of the compressor's contraction, the pull is fast and doesn't
+/// oscillate. A failed round changes no e_i. As with Ef21, the first round is exact: it initializes h_i, and
 /// sets e_i to 0. The mean must not be compressed again. State: e_i, h_i and h, n floats each, and n floats for the
 /// message. Source: Gao, Islamov and Stich, "EControl", ICLR 2024.
-struct Controlled {
+struct ErrorControl {
   static constexpr bool corrects = true;
   static constexpr bool follows_changes = true;
   static constexpr bool single_stage = true;
@@ -26,7 +26,7 @@ struct Controlled {
 
   void check() const {
     if (!(eta >= 0 && eta <= 1))
-      throw usage_error("Controlled's eta must be in [0, 1], not " + std::to_string(eta));
+      throw usage_error("ErrorControl's eta must be in [0, 1], not " + std::to_string(eta));
   }
   template <class Visit>
   void settings(Visit&& visit) const {
@@ -76,7 +76,7 @@ struct Controlled {
     index_t begin = 0;
     float eta;
 
-    State(const Controlled& policy, index_t begin_, index_t end)
+    State(const ErrorControl& policy, index_t begin_, index_t end)
         : message(end - begin_),
           error(end - begin_),
           own(end - begin_),
@@ -92,6 +92,9 @@ struct Controlled {
     }
   };
 };
+
+/// The old name, which version 0.2 removes.
+using Controlled [[deprecated("its name is ErrorControl")]] = ErrorControl;
 
 TERSE_NUMERICS_END
 

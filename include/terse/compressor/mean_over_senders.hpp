@@ -119,24 +119,29 @@ struct CountedOnGrid : Base::template Workspace<E> {
 /// This is NOT an unbiased mean, and under an error feedback it does not track the mean of the messages. A coordinate
 /// sent by a single rank moves W times as far as with the mean over all ranks. If all ranks pick the same coordinates,
 /// both means are bitwise equal. The code of DeMo's and SparseLoCo's authors does this, while their papers describe the
-/// mean over all ranks. A pick with any value counts, also with 0, but a sign of 0 (Dropping<UnitTernary>) does not.
+/// mean over all ranks. A pick with any value counts, also with 0, but a sign of 0 (DropQuantizationError<UnitTernary>) does not.
 ///
-///     DeMo<OverSenders<Dct<>>>{}        SparseLoCo<Adam<>, OverSenders<Tiles<>>>{}
+///     DeMo<MeanOverSenders<Dct<>>>{}        SparseLoCo<Adam<>, MeanOverSenders<Tiles<>>>{}
 ///
 /// If packets have weights (clipped, or by examples), their weighted sum is multiplied by W / |S_j|. Requires a
 /// topology that compresses once (AllGather, Gathered): with others no rank sees all packets of a coordinate. Wire,
 /// packets and errors are those of C. Additional cost: a pass over the sums; on a device all packets' positions are
 /// read twice, and there are two more arenas of n floats.
 template <class C>
-struct OverSenders {
-  static_assert(sizeof(C) == 0,
-                "terse: OverSenders takes a sparse compressor (TopK<>, Threshold<>, Chain<...>, Tiles<...>, "
-                "Dct<...>): of others all ranks send every coordinate");
+struct MeanOverSenders {
+  static_assert(
+      sizeof(C) == 0,
+      "terse: MeanOverSenders takes a sparse compressor (TopK<>, Threshold<>, Chain<...>, Tiles<...>, "
+      "Dct<...>): of others all ranks send every coordinate");
 };
+
+/// The old name, which version 0.2 removes.
+template <class C>
+using OverSenders [[deprecated("its name is MeanOverSenders")]] = MeanOverSenders<C>;
 
 /// The policy around a sparse compressor of elements.
 template <class Selection, Compressor Values, class G>
-struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> {
+struct MeanOverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> {
   using Base = Sparse<Selection, Values, G>;
   using Counter = Sparse<Selection, detail::Ones<Values>, G>;
   using Incoming = typename Base::Incoming;
@@ -151,15 +156,15 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
     buffer<float, typename E::memory> means, senders;
     index_t first;  // the arena index of means[0]
 
-    Workspace(E executor, const OverSenders& compressor, const Range& covered)
+    Workspace(E executor, const MeanOverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered),
-          means(covered.end_offset() - covered.begin_offset(), unwritten),
-          senders(together, unwritten),
+          means(covered.end_offset() - covered.begin_offset(), uninitialized),
+          senders(together, uninitialized),
           first(covered.begin_offset()) {}
   };
   template <GridExecutor E>
   struct Workspace<E> : detail::CountedOnGrid<Base, Counter, E> {
-    Workspace(E executor, const OverSenders& compressor, const Range& covered)
+    Workspace(E executor, const MeanOverSenders& compressor, const Range& covered)
         : detail::CountedOnGrid<Base, Counter, E>(executor, compressor, compressor.counter(), covered) {}
   };
 
@@ -187,7 +192,7 @@ struct OverSenders<Sparse<Selection, Values, G>> : Sparse<Selection, Values, G> 
 
 /// The policy around a sparse compressor of tiles' coefficients.
 template <class Basis, int S, class Selection, Compressor Values>
-struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
+struct MeanOverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
     : Tiled<Basis, S, Sparse<Selection, Values, PerSegment>> {
   using Base = Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>;
   using Counter = Tiled<Basis, S, Sparse<Selection, detail::Ones<Values>, PerSegment>>;
@@ -203,12 +208,12 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
   struct Workspace : Base::template Workspace<E> {
     float senders[static_cast<std::size_t>(S) * S];
 
-    Workspace(E executor, const OverSenders& compressor, const Range& covered)
+    Workspace(E executor, const MeanOverSenders& compressor, const Range& covered)
         : Base::template Workspace<E>(executor, compressor, covered) {}
   };
   template <GridExecutor E>
   struct Workspace<E> : detail::CountedOnGrid<Base, Counter, E> {
-    Workspace(E executor, const OverSenders& compressor, const Range& covered)
+    Workspace(E executor, const MeanOverSenders& compressor, const Range& covered)
         : detail::CountedOnGrid<Base, Counter, E>(executor, compressor, compressor.counter(), covered) {}
   };
 
@@ -235,7 +240,7 @@ struct OverSenders<Tiled<Basis, S, Sparse<Selection, Values, PerSegment>>>
 
 namespace detail {
 template <class C>
-inline constexpr bool has_sound_parts<OverSenders<C>> = has_sound_parts<C>;
+inline constexpr bool has_sound_parts<MeanOverSenders<C>> = has_sound_parts<C>;
 }
 
 TERSE_NUMERICS_END

@@ -19,12 +19,17 @@ namespace terse {
 ///
 /// State: n floats for each name, even if only one policy uses it.
 template <class Hidden, class Other>
-struct OnHidden {
-  static_assert((MomentumCorrection<Hidden> && MomentumCorrection<Other>) ||
-                    (Preconditioner<Hidden> && Preconditioner<Other>),
-                "terse: OnHidden takes two momentum corrections or two preconditioners: the first for hidden "
-                "matrices, the second for all other segments");
+struct ForHiddenMatrices {
+  static_assert(
+      (MomentumCorrection<Hidden> && MomentumCorrection<Other>) ||
+          (Preconditioner<Hidden> && Preconditioner<Other>),
+      "terse: ForHiddenMatrices takes two momentum corrections or two preconditioners: the first for hidden "
+      "matrices, the second for all other segments");
 };
+
+/// The old name, which version 0.2 removes.
+template <class Hidden, class Other>
+using OnHidden [[deprecated("its name is ForHiddenMatrices")]] = ForHiddenMatrices<Hidden, Other>;
 
 TERSE_NUMERICS_BEGIN
 
@@ -40,7 +45,7 @@ struct Together {
     return all;
   }();
   static_assert(layer_state_of<A>().size() == 0 && layer_state_of<B>().size() == 0,
-                "terse: OnHidden takes no policies that keep numbers of layers");
+                "terse: ForHiddenMatrices takes no policies that keep numbers of layers");
 };
 
 /// A policy's places among the combined buffers, as a type, see Places.
@@ -101,7 +106,7 @@ struct EitherRule {
   }
 };
 
-/// The common part of OnHidden for momentum corrections and for preconditioners.
+/// The common part of ForHiddenMatrices for momentum corrections and for preconditioners.
 template <class A, class B>
 struct Either {
   static constexpr auto state = Together<A, B>::state;
@@ -121,12 +126,12 @@ struct Either {
 
 }  // namespace detail
 
-/// OnHidden for momentum corrections: A on hidden matrices, B on all other segments.
+/// ForHiddenMatrices for momentum corrections: A on hidden matrices, B on all other segments.
 template <MomentumCorrection A, MomentumCorrection B>
-struct OnHidden<A, B> : detail::Either<A, B> {
+struct ForHiddenMatrices<A, B> : detail::Either<A, B> {
   static_assert(!detail::HearsOfSteps<B>,
                 "terse: a momentum correction that hears which steps are taken (RowMomentum) is for hidden "
-                "matrices: OnHidden takes it first");
+                "matrices: ForHiddenMatrices takes it first");
   static constexpr CorrectionFacts facts{
       .needs_whole_messages = A::facts.needs_whole_messages || B::facts.needs_whole_messages,
       .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero,
@@ -137,7 +142,8 @@ struct OnHidden<A, B> : detail::Either<A, B> {
     static_assert(
         !requires(const typename A::template Rule<Real>& a, const SomeElement<Real>& e) { a.message(e); } &&
             !requires(const typename B::template Rule<Real>& b, const SomeElement<Real>& e) { b.message(e); },
-        "terse: OnHidden takes momentum corrections that send the gradient (HeavyBall, ExponentialAverage): "
+        "terse: ForHiddenMatrices takes momentum corrections that send the gradient (HeavyBall, "
+        "ExponentialAverage): "
         "the message must not depend on whether a segment is hidden");
     template <class Element>
     TERSE_HD Real direction(const Element& e, Real mean) const {
@@ -165,15 +171,15 @@ requires(P::facts.orthogonalizes) struct Orthogonalizing<P> {
 };
 }  // namespace detail
 
-/// OnHidden for preconditioners: A on hidden matrices, B on all other segments.
+/// ForHiddenMatrices for preconditioners: A on hidden matrices, B on all other segments.
 template <Preconditioner A, Preconditioner B>
-struct OnHidden<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
-  static_assert(
-      A::facts.layer_wise == A::facts.orthogonalizes && !B::facts.layer_wise,
-      "terse: OnHidden takes preconditioners of elements and, for hidden matrices, of whole matrices "
-      "(NewtonSchulz); LayerWise measures all layers");
+struct ForHiddenMatrices<A, B> : detail::Either<A, B>, detail::Orthogonalizing<A> {
+  static_assert(A::facts.layer_wise == A::facts.orthogonalizes && !B::facts.layer_wise,
+                "terse: ForHiddenMatrices takes preconditioners of elements and, for hidden matrices, of "
+                "whole matrices "
+                "(NewtonSchulz); LayerWise measures all layers");
   static_assert(!A::facts.continues_first_stage && !B::facts.continues_first_stage,
-                "terse: OnHidden takes no preconditioner that continues from a first stage");
+                "terse: ForHiddenMatrices takes no preconditioner that continues from a first stage");
   static constexpr PreconditionerFacts facts{
       .layer_wise = A::facts.layer_wise,
       .rests_at_zero = A::facts.rests_at_zero && B::facts.rests_at_zero,
