@@ -103,7 +103,7 @@ struct SayExactly {
     return said;
   }
 };
-/// Restarts the copies of a Difference from the round of SayExactly, and then applies the updates to the means.
+/// Restarts the copies of an Ef21 from the round of SayExactly, and then applies the updates to the means.
 template <class Feedback, class Compressed, class Exact>
 struct Reseeding {
   Feedback feedback;
