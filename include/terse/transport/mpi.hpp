@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "terse/transport/call.hpp"
 #include "terse/transport/mpi_mailbox.hpp"
 #include "terse/transport/mpi_signs.hpp"
+#include "terse/transport/mpi_ticket.hpp"
 #include "terse/transport/watchdog.hpp"
 
 namespace terse {
@@ -34,117 +34,14 @@ namespace terse {
 /// them start after all ranks have reported there, and a Watchdog ends the process if a rank stops within such a call.
 template <index_t ChunkBytes>
 class BasicMpi {
-  /// State of a batch in flight; recycled, so that steady traffic allocates nothing.
-  struct Batch {
-    std::vector<MPI_Request> requests;
-    std::vector<int> peers;
-    Phase phase = Phase::setup;
-    bool used = false;
-  };
+  using Batch = detail::MpiBatch;
 
  public:
   using memory = terse::memory::host;
   static constexpr index_t chunk_bytes = ChunkBytes;
   static_assert(chunk_bytes > 0 && chunk_bytes < index_t{1} << 31);
 
-  class Ticket {
-   public:
-    Ticket(Ticket&& other) noexcept
-        : end_(std::exchange(other.end_, nullptr)), batch_(std::exchange(other.batch_, nullptr)) {}
-    Ticket& operator=(Ticket&& other) noexcept {
-      std::swap(end_, other.end_);
-      std::swap(batch_, other.batch_);
-      return *this;
-    }
-    ~Ticket() {
-      if (batch_ != nullptr) abandon();
-    }
-
-    bool ready() {
-      if (batch_ == nullptr) return true;
-      int all = 0;
-      const int result = MPI_Testall(static_cast<int>(batch_->requests.size()), batch_->requests.data(), &all,
-                                     MPI_STATUSES_IGNORE);
-      if (result == MPI_ERR_IN_STATUS || result == MPI_ERR_TRUNCATE)
-        throw peer_error("MPI reports a message that has failed in " +
-                             detail::place_of(batch_->phase, detail::Call::current()) +
-                             ", as one does that is longer than this rank expects; " + detail::same_calls,
-                         -1, end_->rank());
-      check("MPI_Testall", result);
-      if (all == 0) return false;
-      batch_->used = false;
-      batch_ = nullptr;
-      return true;
-    }
-    /// Returns the first peer whose message has not arrived or not left; -1 if there is none, or in a collective.
-    int awaited() { return batch_ == nullptr ? -1 : missing().value_or(-1); }
-    void wait() {
-      if (batch_ != nullptr) wait(end_->deadline_);
-    }
-    void wait(Deadline deadline) {
-      if (batch_ == nullptr) return;
-      deadline = detail::time_left(deadline);
-      auto until = detail::time_after(deadline);
-      for (int polls = 0; !ready(); ++polls) {
-        if (polls < 100) continue;
-        // Ranks may outnumber cores, and the kernel moves their messages: a waiting rank sleeps for longer and longer.
-        if (polls < 1000)
-          std::this_thread::yield();
-        else
-          std::this_thread::sleep_for(std::chrono::microseconds(std::min(polls / 100, 100)));
-        const bool over = std::chrono::steady_clock::now() > until;
-        if (end_->signs_ && (over || polls % 256 == 0))
-          until = std::max(until, end_->signs_->last() + std::chrono::milliseconds(deadline));
-        if (over && std::chrono::steady_clock::now() > until) blame(deadline);
-      }
-    }
-
-   private:
-    friend class BasicMpi;
-    Ticket(BasicMpi* end, Batch* batch) : end_(end), batch_(batch) {}
-
-    /// Returns the peer of the first request that is not done; -1 is a collective's.
-    std::optional<int> missing() {
-      for (std::size_t k = 0; k < batch_->requests.size(); ++k) {
-        int done = 0;
-        check("MPI_Request_get_status",
-              MPI_Request_get_status(batch_->requests[k], &done, MPI_STATUS_IGNORE));
-        if (done == 0) return batch_->peers[k];
-      }
-      return std::nullopt;
-    }
-    void blame(Deadline deadline) {
-      const std::optional<int> late = missing();
-      if (!late) return;  // all arrived at the last moment
-      const int peer = *late;
-      const std::string whom = peer < 0 ? "one or more of " + std::to_string(end_->size()) + " ranks"
-                                        : "rank " + std::to_string(peer);
-      throw peer_error("waited " + std::to_string(deadline.count()) + " ms for " + whom + " in " +
-                           detail::place_of(batch_->phase, detail::Call::current()) +
-                           ": late, or in another call; " + detail::same_calls,
-                       peer, end_->rank());
-    }
-    /// Abandons the batch and cancels what can be cancelled; MPI may still use the buffers. The communicator is kept: MPI
-    /// would give its number to another one, which would get messages that peers may still send to this one.
-    void abandon() noexcept {
-      (void)new boost::mpi::communicator(end_->communicator_);
-      bool whole = true;
-      for (std::size_t k = 0; k < batch_->requests.size(); ++k)
-        if (MPI_Request& request = batch_->requests[k]; request != MPI_REQUEST_NULL) {
-          // Collectives can be neither cancelled nor freed.
-          if (batch_->peers[k] < 0) {
-            whole = false;
-            continue;
-          }
-          MPI_Cancel(&request);
-          MPI_Request_free(&request);
-        }
-      if (whole) batch_->used = false;
-    }
-
-    BasicMpi* end_;
-    Batch* batch_;
-  };
+  using Ticket = detail::MpiTicket<BasicMpi>;
 
   /// Makes a separate channel from `communicator`. Collective. No wait lasts longer than `deadline`. On `communicator`,
   /// ranks meet under the tag that Boost.MPI keeps for its collectives.
@@ -278,6 +175,8 @@ class BasicMpi {
   }
 
  private:
+  friend Ticket;
+
   BasicMpi(boost::mpi::communicator communicator, std::chrono::milliseconds deadline, int tag)
       : communicator_(std::move(communicator)), deadline_(deadline), tag_(tag) {
     // An exchange needs two batches in flight; more are made on demand.
@@ -314,9 +213,7 @@ class BasicMpi {
   }
 
   static int count(index_t left) { return static_cast<int>(std::clamp(left, index_t{0}, chunk_bytes)); }
-  static void check(const char* call, int result) {
-    if (result != MPI_SUCCESS) throw boost::mpi::exception(call, result);
-  }
+  static void check(const char* call, int result) { detail::check_mpi(call, result); }
   static MPI_Request& add(Batch& batch, int peer) {
     batch.peers.push_back(peer);
     return batch.requests.emplace_back(MPI_REQUEST_NULL);
