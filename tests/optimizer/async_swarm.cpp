@@ -9,6 +9,7 @@
 #include "reference/swarm.hpp"
 #include "swarm_support.hpp"
 #include "terse/optimizer/local/async_swarm_sgd.hpp"
+#include "terse/transport/forwarding.hpp"
 
 // Mailboxes between threads, and SwarmSGD without a schedule. To be run under a thread sanitizer, too.
 
@@ -38,6 +39,31 @@ bool says(const std::string& text, const char* part) { return text.find(part) !=
 std::byte nth(int rank, std::uint64_t k) {
   return static_cast<std::byte>(k * 31 + static_cast<std::uint64_t>(rank));
 }
+
+/// A mailbox in which the last float of what others have published is not finite, and a transport that makes it.
+struct DamagedMailbox {
+  terse::detail::ThreadMailbox inner;
+  void publish(std::span<const std::byte> packet) { inner.publish(packet); }
+  std::uint64_t fetch(int peer, std::span<std::byte> place) {
+    const std::uint64_t version = inner.fetch(peer, place);
+    const float damage = std::numeric_limits<float>::infinity();
+    if (version > 0) std::memcpy(place.last(sizeof damage).data(), &damage, sizeof damage);
+    return version;
+  }
+};
+template <Transport Inner>
+struct WithDamagedMailbox : Forwarding<WithDamagedMailbox<Inner>, Inner> {
+  using Forwarding<WithDamagedMailbox<Inner>, Inner>::Forwarding;
+  template <class Call>
+  auto carry(Phase, const Load&, const Call& call) {
+    return call();
+  }
+  template <Transport T>
+  WithDamagedMailbox<T> around(T other) const {
+    return WithDamagedMailbox<T>(std::move(other));
+  }
+  DamagedMailbox mailbox(index_t bytes) { return {this->inner().mailbox(bytes)}; }
+};
 
 }  // namespace
 
@@ -282,6 +308,32 @@ TEST_CASE("through a lattice what was published is read within half a step, with
     });
     CHECK(noticed == (apart > 0.12F ? 1 : 0));
   }
+}
+
+TEST_CASE("a packet that was damaged in its mailbox changes no parameter") {
+  std::string noticed;
+  on_ranks(2, [&](Threads& raw) {
+    WithDamagedMailbox<Threads> transport(raw.split(0, raw.rank()));
+    Async recipe{.period = 1};
+    recipe.inner.learning_rate = 0;
+    Optimizer optimizer{recipe, transport, odd_sizes()};
+    Floats x = start(odd_sizes());
+    const Floats first = x, none(x.size());
+    if (raw.rank() == 0) {
+      x[0] += 1;
+      optimizer.step(x, none);
+    }
+    barrier(raw);
+    if (raw.rank() == 0) return;
+    try {
+      optimizer.step(x, none);
+    } catch (const wire_error& failure) {
+      noticed = failure.what();
+      CHECK(x == first);
+    }
+  });
+  CHECK(says(noticed, "rank 0 (as published)"));
+  CHECK(says(noticed, "not finite"));
 }
 
 TEST_CASE("ranks of different speeds converge together, and none waits for another") {

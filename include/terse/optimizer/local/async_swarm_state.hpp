@@ -56,7 +56,7 @@ class PublishedParameters {
   }
 
   /// Averages: x = (x + y) / 2, with y the last published parameters of rank `peer`. Does nothing before its first
-  /// ones. If the packet can't be decoded with x as the key, throws wire_error and leaves x unchanged.
+  /// ones. Throws wire_error and leaves x unchanged if the packet can't be decoded with x as the key, or is damaged.
   template <Number P>
   void average_with(int peer, const StepContext& context, ParameterRef<P> parameters) {
     if (mailbox_->fetch(peer, {read_.data(), length()}) == 0) return;
@@ -64,6 +64,15 @@ class PublishedParameters {
     std::memcpy(&header, read_.data(), sizeof header);
     // Of any step.
     read_header(read_.data(), {length(), length(), header.step, check_of(peer)}, peer, rank_);
+    std::uint64_t damage = no_damage;
+    inbox_.clear();
+    inbox_.watch(&damage);
+    inbox_.add(Dense{}, whole_, read_.data(), Draw::shared(0, 0, Purpose::selection));
+    // Reads the packet before any parameter changes.
+    for_each(executor_, whole_.dense, NoMask{}, inbox_.dense(), IgnoreSum{});
+    if (damage != no_damage)
+      throw_damaged(packet_from(peer, -1, " (as published)"), "it has values that are not finite", rank_,
+                    context.step);
     const AverageWith<P> average{parameters};
     if constexpr (!C::lossless) {
       const std::byte* const section = read_.data() + whole_.section_at;
@@ -76,14 +85,7 @@ class PublishedParameters {
                          rank_, static_cast<std::int64_t>(context.step));
       (void)compressor_.decode(executor_, whole_.compressed, section, key, average);
     }
-    std::uint64_t damage = no_damage;
-    inbox_.clear();
-    inbox_.watch(&damage);
-    inbox_.add(Dense{}, whole_, read_.data(), Draw::shared(0, 0, Purpose::selection));
     for_each(executor_, whole_.dense, NoMask{}, inbox_.dense(), average);
-    if (damage != no_damage)
-      throw_damaged(packet_from(peer, -1, " (as published)"), "it has values that are not finite", rank_,
-                    context.step);
   }
 
  private:
