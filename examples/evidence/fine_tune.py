@@ -39,7 +39,7 @@ class FineTune(Experiment):
 
     @property
     def model(self):
-        return self.build / "small-bert" if self.smoke else self.environment / "model"
+        return self.build / f"small-bert-{self.name}" if self.smoke else self.environment / "model"
 
     def rows(self):
         examples, epochs, held_out = (32, 2, 20) if self.smoke else (2000, 4, 10000)

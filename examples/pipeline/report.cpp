@@ -91,6 +91,8 @@ Json json_of(const Run& run) {
                       {"forward_bytes_so_far", epoch.forward_bytes},
                       {"backward_bytes_so_far", epoch.backward_bytes},
                       {"replica_bytes_so_far", epoch.replica_bytes},
+                      {"change", epoch.change},
+                      {"error", epoch.error},
                       {"seconds", epoch.seconds}});
   for (const StageNumbers& stage : run.stages)
     stages.push_back({{"change", stage.remembers ? Json(stage.change) : Json()},

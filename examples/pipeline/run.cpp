@@ -127,7 +127,7 @@ class StageRun {
   };
   struct Sent {
     std::uint64_t forward_bytes, backward_bytes, replica_bytes;
-    double loss;
+    double loss, change, error;
   };
 
   template <class Recipe>
@@ -236,11 +236,13 @@ class StageRun {
     for (const Sent& one :
          everyone_(world_,
                    {traffic[terse::Phase::forward].bytes_sent, traffic[terse::Phase::backward].bytes_sent,
-                    replicas_wire_.traffic().bytes_sent(), own},
+                    replicas_wire_.traffic().bytes_sent(), own, spent_.change, spent_.error},
                    terse::Phase::setup)) {
       now.forward_bytes += one.forward_bytes;
       now.backward_bytes += one.backward_bytes;
       now.replica_bytes += one.replica_bytes;
+      now.change.push_back(one.change);
+      now.error.push_back(one.error);
       // Replicas of the first stage come first. Each knows the loss of its own examples.
       if (rank < options_.replicas) now.loss += one.loss;
       run_.same_loss = run_.same_loss && (rank % options_.replicas != replica_ || one.loss == own);

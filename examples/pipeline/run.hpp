@@ -38,6 +38,7 @@ struct Epoch {
   std::uint64_t forward_bytes = 0, backward_bytes = 0;  ///< that all stages have sent in training so far
   std::uint64_t replica_bytes = 0;                      ///< the same, between the replicas of stages
   double seconds = 0;                                   ///< of its steps
+  std::vector<double> change, error;  ///< of each rank's activations, relative; NaN without copies
 };
 
 /// One method, fine-tuned with one seed.

@@ -337,7 +337,7 @@ requires std::is_trivially_copyable_v<V> std::vector<V> all_gather(T& transport,
   return {all.begin(), all.end()};
 }
 
-/// Checks whether all ranks have bitwise equal values; returns the same answer on all ranks. Sends a hash of 64 bits.
+/// Checks whether all ranks have values of equal number and bits; returns the same answer on all ranks. Sends a hash of 64 bits.
 template <Transport T, class Values>
 requires detail::Elements<const Values>
 bool equal(T& transport, const Values& given) {
