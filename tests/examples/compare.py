@@ -9,6 +9,7 @@ Usage: compare.py ROOT
 import argparse
 import importlib.machinery
 import importlib.util
+import math
 import pathlib
 import random
 import re
@@ -81,6 +82,19 @@ def check_tuning(methods):
         expect(count() == 9, f"seeds 2 and 3 at the standard rate are two runs more, not {count() - 7}")
 
 
+def check_ends():
+    for best, nearest, tried in [(1.2, 1, 4), (8, 8, 6), (0.125, 0.125, 7), (100, 64, 8)]:
+        asked = []
+
+        def accuracy(factor):
+            asked.append(factor)
+            return -abs(math.log(factor / best))
+
+        found = compare.best_rate(accuracy, [0.5, 1, 2, 4])
+        expect(found == nearest, f"{found} is taken for {best}, of {asked}")
+        expect(len(asked) == len(set(asked)) == tried, f"{asked} are tried for {best}, not {tried}")
+
+
 def main():
     draw = random.Random(1)
     check_frontier([])
@@ -95,6 +109,7 @@ def main():
     expect(compare.table(rows) in page, "the table in docs/choosing.md changes when it is read and written again")
     tuned = [{**row, "rate": 0.25} for row in rows]
     expect(compare.rows_in("text\n" + compare.table(tuned)) == tuned, "a table with rates changes when it is read and written again")
+    check_ends()
     check_tuning(methods)
 
 
