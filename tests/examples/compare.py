@@ -37,7 +37,7 @@ def check_frontier(points):
         expect((one in front) != beaten, f"{one} of {points}, beaten: {beaten}, frontier: {front}")
 
 
-# Best at three times the standard rate of the SGD family. Writes a word to `count` for each run.
+# Best at 3.4 times the standard rate of the SGD family, but seeds other than 1 diverge above 3 times it. Writes a word to `count` for each run.
 TRAINER = """#!/usr/bin/env python3
 import json, pathlib, sys
 if sys.argv[1] == "--help":
@@ -50,7 +50,11 @@ given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 with (pathlib.Path(__file__).parent / "count").open("a") as file:
     file.write("x")
 rate = float(given.get("--sgd-learning-rate", 0.05))
-accuracy = 0.9 - abs(rate - 0.15) + 0.001 * int(given["--seed"])
+if rate > 0.15 and given["--seed"] != "1":
+    sys.exit("the gradient of rank 0 is not finite")
+if rate > 0.3:
+    sys.exit("rank 1: the gradient of rank 1 is not finite")
+accuracy = 0.9 - abs(rate - 0.17) + 0.001 * int(given["--seed"])
 run = {"optimizer": given["--optimizers"], "test_accuracy": accuracy, "train_loss": []}
 pathlib.Path(given["--json"]).write_text(json.dumps({"runs": [run]}))
 """
@@ -71,15 +75,15 @@ def check_tuning(methods):
 
         runs = compare.train(options)
         expect([run["rate"] for run in runs] == [2, 2], f"the best rate is 2 times the standard one: {runs}")
-        expect([round(run["test_accuracy"], 6) for run in runs] == [0.852, 0.853], f"seeds 2 and 3 measure: {runs}")
-        expect(count() == 6, f"four rates and two seeds are six runs, not {count()}")
+        expect([round(run["test_accuracy"], 6) for run in runs] == [0.832, 0.833], f"seeds 2 and 3 measure: {runs}")
+        expect(count() == 9, f"five rates, and two seeds at 4 and 2 times, are nine runs, not {count()}")
         file = folder / "out.runs.jsonl"
         file.write_text(file.read_text()[:-9])  # interrupted while the last run was written
         expect(compare.train(options) == runs, "a resumed comparison has other runs")
-        expect(count() == 7, f"one run was lost, and {count() - 6} were repeated")
+        expect(count() == 10, f"one run was lost, and {count() - 9} were repeated")
         options.rates = []
         expect([run["rate"] for run in compare.train(options)] == [1, 1, 1], "without --rates each seed measures at the standard rate")
-        expect(count() == 9, f"seeds 2 and 3 at the standard rate are two runs more, not {count() - 7}")
+        expect(count() == 12, f"seeds 2 and 3 at the standard rate are two runs more, not {count() - 10}")
 
 
 def check_ends():
@@ -90,7 +94,7 @@ def check_ends():
             asked.append(factor)
             return -abs(math.log(factor / best))
 
-        found = compare.best_rate(accuracy, [0.5, 1, 2, 4])
+        found = compare.from_the_best(accuracy, [0.5, 1, 2, 4])[0]
         expect(found == nearest, f"{found} is taken for {best}, of {asked}")
         expect(len(asked) == len(set(asked)) == tried, f"{asked} are tried for {best}, not {tried}")
 
