@@ -27,11 +27,5 @@ inline void host(Threads& threads, Metered<Threads>& metered, AnyTransport& any,
   step_all<Adam<>, OneBitAdam<>>(metered, parameters);
   step_all<Adam<>>(any, parameters);
 }
-inline void emulated(ThroughHost<Threads, executor::emulated>& transport,
-                     view<float, memory::emulated> parameters) {
-  using Emulated = executor::emulated;
-  step<MomentumSgd<>, ThroughHost<Threads, Emulated>, Emulated>(transport, parameters, parameters);
-  step<OneBitAdam<>, ThroughHost<Threads, Emulated>, Emulated>(transport, parameters, parameters);
-}
 
 }  // namespace terse::precompiled
