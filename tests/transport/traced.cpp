@@ -167,3 +167,35 @@ TEST_CASE("a rank that never comes is found by the inner transport, in time") {
   CHECK(text.find("rank 1 is late") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - begin < 20s);
 }
+
+TEST_CASE("a batch that is done may be waited for, as over the inner transport") {
+  on_ranks(2, [](Threads& transport) {
+    Network network(std::move(transport));
+    std::byte mine{7}, theirs{};
+    const Send send{1 - network.rank(), &mine, 1};
+    const Receive receive{1 - network.rank(), &theirs, 1};
+    auto ticket = network.exchange({&send, 1}, {&receive, 1}, Phase::reduce);
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (!ticket.ready() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    ticket.wait();
+    ticket.wait(1s);
+    CHECK(theirs == mine);
+    CHECK(network.trace()->events().size() == 1);
+  });
+}
+
+TEST_CASE("a wait may be longer than the group's deadline, as over the inner transport") {
+  ThreadGroup(2, 100ms).run([](Threads& transport) {
+    Network network(std::move(transport));
+    std::byte place{1};
+    if (network.rank() == 1) {
+      std::this_thread::sleep_for(400ms);
+      const Send send{0, &place, 1};
+      network.exchange({&send, 1}, {}, Phase::reduce).wait();
+      return;
+    }
+    const Receive receive{1, &place, 1};
+    network.exchange({}, {&receive, 1}, Phase::reduce).wait(20s);
+    CHECK(network.trace()->waits()[1].seconds > 0.2);
+  });
+}
