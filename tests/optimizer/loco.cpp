@@ -507,6 +507,9 @@ TEST_CASE("DiLoCo over a graph refuses one on which its ranks would grow apart, 
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Use graph::Lazy"),
                          usage_error);
     static_cast<void>(Optimizer{Gossiping<graph::Lazy<graph::Hypercube>>{}, transport, layout});
+    const Gossiping<graph::SymmetricMatrix> smaller{.topology = {.graph = {.weights = {1}}}};
+    CHECK_THROWS_WITH_AS((Optimizer{smaller, transport, layout}),
+                         doctest::Contains("is 1 x 1, but there are 8 ranks"), usage_error);
     recipe = {.average_gradients_until = 1};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),
                          usage_error);
