@@ -50,7 +50,8 @@ Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
 template <class O, class Packets>
 void follows_whole_models(const History& ours, O& oracle, Packets packets) {
   std::uint64_t packet = 32;
-  for (const Segment& segment : odd_sizes().segments())
+  const Layout layout = odd_sizes();
+  for (const Segment& segment : layout.segments())
     packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
   for (std::uint64_t step = 1; step <= steps; ++step) {
     CAPTURE(step);
