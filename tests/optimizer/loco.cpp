@@ -50,7 +50,8 @@ Sparser sparser(std::uint64_t period, double share, float decay, float rate) {
 template <class O, class Packets>
 void follows_whole_models(const History& ours, O& oracle, Packets packets) {
   std::uint64_t packet = 32;
-  for (const Segment& segment : odd_sizes().segments())
+  const Layout layout = odd_sizes();
+  for (const Segment& segment : layout.segments())
     packet += to_eight(4 * static_cast<std::uint64_t>(segment.count));
   for (std::uint64_t step = 1; step <= steps; ++step) {
     CAPTURE(step);
@@ -507,6 +508,9 @@ TEST_CASE("DiLoCo over a graph refuses one on which its ranks would grow apart, 
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("Use graph::Lazy"),
                          usage_error);
     static_cast<void>(Optimizer{Gossiping<graph::Lazy<graph::Hypercube>>{}, transport, layout});
+    const Gossiping<graph::SymmetricMatrix> smaller{.topology = {.graph = {.weights = {1}}}};
+    CHECK_THROWS_WITH_AS((Optimizer{smaller, transport, layout}),
+                         doctest::Contains("is 1 x 1, but there are 8 ranks"), usage_error);
     recipe = {.average_gradients_until = 1};
     CHECK_THROWS_WITH_AS((Optimizer{recipe, transport, layout}), doctest::Contains("no mean gradient"),
                          usage_error);

@@ -120,11 +120,12 @@ TEST_CASE("machines must be full, and there is no compressed form") {
 TEST_CASE("D2 stays between machines, lazily") {
   const auto traces =
       run_on(D2<MachineMixing<graph::Ring>>{.learning_rate = 0.2F, .topology = {{}, 2}}, 8, 600);
+  const Layout layout = odd_sizes();
   for (std::size_t i = 0; i < traces[0].parameters.size(); ++i) {
     const auto index = static_cast<index_t>(i);
     double mean = 0;
     for (int rank = 0; rank < 8; ++rank) mean += static_cast<double>(noise(7, rank, 0, index)) / 8;
-    for (const Segment& segment : odd_sizes().segments())
+    for (const Segment& segment : layout.segments())
       if (segment.learning_rate_scale > 0 && index >= segment.offset &&
           index < segment.offset + segment.count)
         CHECK(static_cast<double>(traces[3].parameters[i]) == doctest::Approx(mean).epsilon(1e-4).scale(1));

@@ -10,6 +10,11 @@
 #include "optimizer/mixing_support.hpp"
 #include "terse/optimizer/adam.hpp"
 #include "terse/optimizer/one_bit_adam.hpp"
+#include "terse/transport/any.hpp"
+#include "terse/transport/delayed.hpp"
+#include "terse/transport/metered.hpp"
+#include "terse/transport/nodes.hpp"
+#include "terse/transport/through_host.hpp"
 
 // Whom ranks wait for, by lower bounds that always hold: a rank that sleeps is waited for at least as long as it sleeps.
 
@@ -37,6 +42,34 @@ Floats train(R recipe, Network& network, bool sleeps = true) {
     network.trace()->step();
   }
   return x;
+}
+
+/// An executor in host memory, for ThroughHost.
+struct Copies {
+  using memory = terse::memory::host;
+  using staging = memory;
+  static void bring(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void send(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void synchronize() {}
+};
+
+/// Checks that rank 0 of this transport waits for the last rank, which is late.
+template <Transport T>
+void knows_who_is_late(T transport) {
+  Traced<T> network(std::move(transport));
+  const int last = network.size() - 1;
+  std::byte place{1};
+  if (network.rank() == last) {
+    std::this_thread::sleep_for(100ms);
+    const Send send{0, &place, 1};
+    network.exchange({&send, 1}, {}, Phase::reduce).wait();
+  } else if (network.rank() == 0) {
+    const Receive receive{last, &place, 1};
+    network.exchange({}, {&receive, 1}, Phase::reduce).wait();
+    CAPTURE(type_name<T>());
+    CHECK(network.trace()->waits()[static_cast<std::size_t>(last)].seconds > 0.05);
+  }
+  barrier(network);
 }
 
 }  // namespace
@@ -166,4 +199,49 @@ TEST_CASE("a rank that never comes is found by the inner transport, in time") {
   }
   CHECK(text.find("rank 1 is late") != std::string::npos);
   CHECK(std::chrono::steady_clock::now() - begin < 20s);
+}
+
+TEST_CASE("a batch that is done may be waited for, as over the inner transport") {
+  on_ranks(2, [](Threads& transport) {
+    Network network(std::move(transport));
+    std::byte mine{7}, theirs{};
+    const Send send{1 - network.rank(), &mine, 1};
+    const Receive receive{1 - network.rank(), &theirs, 1};
+    auto ticket = network.exchange({&send, 1}, {&receive, 1}, Phase::reduce);
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (!ticket.ready() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    ticket.wait();
+    ticket.wait(1s);
+    CHECK(theirs == mine);
+    CHECK(network.trace()->events().size() == 1);
+  });
+}
+
+TEST_CASE("a wait may be longer than the group's deadline, as over the inner transport") {
+  ThreadGroup(2, 100ms).run([](Threads& transport) {
+    Network network(std::move(transport));
+    std::byte place{1};
+    if (network.rank() == 1) {
+      std::this_thread::sleep_for(400ms);
+      const Send send{0, &place, 1};
+      network.exchange({&send, 1}, {}, Phase::reduce).wait();
+      return;
+    }
+    const Receive receive{1, &place, 1};
+    network.exchange({}, {&receive, 1}, Phase::reduce).wait(20s);
+    CHECK(network.trace()->waits()[1].seconds > 0.2);
+  });
+}
+
+TEST_CASE("whom a rank waits for is known over each transport of messages between two ranks") {
+  on_ranks(2, [](Threads& transport) {
+    const auto all = [&] { return transport.split(0, transport.rank()); };
+    const auto alone = [&] { return transport.split(transport.rank(), 0); };
+    knows_who_is_late(Metered(all()));
+    knows_who_is_late(Delayed(all(), {.latency = 1us}));
+    knows_who_is_late(AnyTransport(Metered(all())));
+    knows_who_is_late(ThroughHost(all(), Copies{}));
+    knows_who_is_late(Nodes(all(), alone()));
+    knows_who_is_late(Nodes(alone(), all()));
+  });
 }

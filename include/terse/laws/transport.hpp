@@ -182,6 +182,7 @@ class TransportTrial {
       if (!ready) std::this_thread::yield();
     }
     if (!ready) return "ready() has not become true";
+    moved.wait();
     moved = second.start(transport_);
     moved.wait(options_.patience);
     if (!moved.ready()) return "ready() is false after wait()";
@@ -267,7 +268,7 @@ class TransportTrial {
 ///     empty        batches without messages and messages without bytes work
 ///     up to        a message may be shorter than its room, whose rest is unchanged
 ///     order        eight batches in flight each receive their own messages, in any order of waits
-///     tickets      ready() becomes true without wait(), and tickets may be moved
+///     tickets      ready() becomes true without wait(), which then returns at once; tickets may be moved
 ///     split        ranks are ordered by key; messages of different channels don't mix
 ///     barrier      no rank leaves before all have entered
 ///     deadline     if TransportOptions sets one: a wait for an absent peer throws peer_error within a second of it

@@ -76,6 +76,8 @@ class Metered : public Forwarding<Metered<Inner>, Inner> {
       const detail::Timer timer(traffic_->seconds);
       inner_.wait(deadline...);
     }
+    /// See KnowsAwaited.
+    int awaited() requires KnowsAwaited<TicketOf<Inner>> { return inner_.awaited(); }
 
    private:
     TicketOf<Inner> inner_;

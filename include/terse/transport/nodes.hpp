@@ -41,52 +41,56 @@ class Nodes {
   struct Batch {
     std::vector<Send> sends_inside, sends_across;
     std::vector<Receive> receives_inside, receives_across;
+    int node = 0, local = 0, width = 1;  // this rank's place
     bool used = false;
   };
+  struct Release {
+    void operator()(Batch* batch) const { batch->used = false; }
+  };
+  using Used = std::unique_ptr<Batch, Release>;
 
  public:
   using memory = typename Inside::memory;
 
   class Ticket {
    public:
-    Ticket(Ticket&& other) noexcept
-        : batch_(std::exchange(other.batch_, nullptr)),
-          inside_(std::move(other.inside_)),
-          across_(std::move(other.across_)) {}
+    Ticket(Ticket&& other) noexcept = default;
     Ticket& operator=(Ticket&& other) noexcept {
       std::swap(batch_, other.batch_);
       std::swap(inside_, other.inside_);
       std::swap(across_, other.across_);
       return *this;
     }
-    ~Ticket() { finish(); }
 
     bool ready() {
       const bool inside = inside_.ready(), across = across_.ready();
-      if (inside && across) finish();
+      if (inside && across) batch_.reset();
       return inside && across;
     }
     void wait() {
       inside_.wait();
       across_.wait();
-      finish();
+      batch_.reset();
     }
     void wait(Deadline deadline) {
       const auto until = detail::time_after(deadline);
       inside_.wait(deadline);
       across_.wait(detail::time_left(until - std::chrono::steady_clock::now()));
-      finish();
+      batch_.reset();
+    }
+    /// See KnowsAwaited.
+    int awaited() requires(KnowsAwaited<TicketOf<Inside>>&& KnowsAwaited<TicketOf<Across>>) {
+      if (batch_ == nullptr) return -1;
+      const int local = inside_.awaited(), node = local < 0 ? across_.awaited() : batch_->node;
+      return node < 0 ? -1 : node * batch_->width + (local < 0 ? batch_->local : local);
     }
 
    private:
     friend class Nodes;
-    Ticket(Batch* batch, TicketOf<Inside> inside, TicketOf<Across> across)
-        : batch_(batch), inside_(std::move(inside)), across_(std::move(across)) {}
-    void finish() {
-      if (batch_ != nullptr) std::exchange(batch_, nullptr)->used = false;
-    }
+    Ticket(Used batch, TicketOf<Inside> inside, TicketOf<Across> across)
+        : batch_(std::move(batch)), inside_(std::move(inside)), across_(std::move(across)) {}
 
-    Batch* batch_;
+    Used batch_;
     TicketOf<Inside> inside_;
     TicketOf<Across> across_;
   };
@@ -105,18 +109,13 @@ class Nodes {
   [[nodiscard]] Ticket exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
     for (const Send& send : sends) require_way(send.peer);
     for (const Receive& receive : receives) require_way(receive.peer);
-    Batch& batch = unused_batch();
-    share_out(sends, batch.sends_inside, batch.sends_across);
-    share_out(receives, batch.receives_inside, batch.receives_across);
-    batch.used = true;
-    try {
-      auto across = across_.exchange(batch.sends_across, batch.receives_across, phase);
-      return Ticket(&batch, inside_.exchange(batch.sends_inside, batch.receives_inside, phase),
-                    std::move(across));
-    } catch (...) {
-      batch.used = false;
-      throw;
-    }
+    Used batch(&unused_batch());
+    batch->used = true;
+    share_out(sends, batch->sends_inside, batch->sends_across);
+    share_out(receives, batch->receives_inside, batch->receives_across);
+    auto across = across_.exchange(batch->sends_across, batch->receives_across, phase);
+    auto inside = inside_.exchange(batch->sends_inside, batch->receives_inside, phase);
+    return Ticket(std::move(batch), std::move(inside), std::move(across));
   }
 
   /// Gathers host bytes of all ranks, first across and then inside. Sends (nodes - 1) blocks across, and (L - 1) times as
@@ -331,6 +330,7 @@ class Nodes {
   }
   Batch& add_batch() {
     Batch& batch = *batches_.emplace_back(std::make_unique<Batch>());
+    batch.node = across_.rank(), batch.local = inside_.rank(), batch.width = inside_.size();
     const auto ranks = static_cast<std::size_t>(inside_.size()),
                nodes = static_cast<std::size_t>(across_.size());
     batch.sends_inside.reserve(ranks);

@@ -69,6 +69,8 @@ class ThroughHost {
       inner_.wait(deadline);
       finish();
     }
+    /// See KnowsAwaited.
+    int awaited() requires KnowsAwaited<InnerTicket> { return inner_.awaited(); }
 
    private:
     friend class ThroughHost;

@@ -23,7 +23,7 @@ namespace terse {
 
 /// A decorator that records in a Trace for which ranks its rank waits, and for how long. Channels split from it use the same Trace. Waits
 /// poll the inner transport, which takes more of a core than the inner transport's own waits. Over a transport whose tickets don't say
-/// whose message is missing (NCCL, torch.distributed), waits are for no particular rank. A rank that is waited for may itself wait for
+/// whose message is missing (NCCL, torch.distributed), waits don't poll, and are for no particular rank. A rank that is waited for may itself wait for
 /// another one: in a ring, ranks also wait for the slow rank's successors.
 template <Transport Inner>
 class Traced : public Forwarding<Traced<Inner>, Inner> {
@@ -42,29 +42,24 @@ class Traced : public Forwarding<Traced<Inner>, Inner> {
     }
     template <class... Deadlines>
     void wait(Deadlines... deadline) {
-      const double begin = trace_->now(), until = begin + polled(deadline...);
-      detail::Backoff pause;
-      while (!inner_.ready()) {
-        look();
-        if (trace_->now() > until) {
-          inner_.wait(deadline...);
-          break;
-        }
-        pause();
-      }
+      if (!trace_) return;
+      const double begin = trace_->now();
+      // A wait with a deadline of its own asks once: further calls of `ready` could end it by the transport's deadline.
+      if constexpr (KnowsAwaited<TicketOf<Inner>>) poll(sizeof...(deadline) == 0 ? begin + 1 : begin);
+      // After that the inner transport waits by itself, and finds the culprit if its deadline passes.
+      inner_.wait(deadline...);
       end(trace_->now() - begin);
     }
 
    private:
-    /// Returns the seconds of polling. After them the inner transport waits by itself, and finds the culprit if its deadline passes.
-    static double polled() { return 1; }
-    static double polled(Deadline deadline) {
-      return std::min(1.0, static_cast<double>(deadline.count()) / 10'000);  // of milliseconds, a tenth
-    }
-    void look() {
-      if constexpr (KnowsAwaited<TicketOf<Inner>>)
+    void poll(double until) {
+      detail::Backoff pause;
+      while (!inner_.ready()) {
         if (const int peer = inner_.awaited(); peer >= 0)
           event_.awaited = (*names_)[static_cast<std::size_t>(peer)];
+        if (trace_->now() > until) return;
+        pause();
+      }
     }
     void end(double waited) {
       if (!trace_) return;

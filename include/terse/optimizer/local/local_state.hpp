@@ -140,12 +140,13 @@ struct LocalState {
   LocalState(const LocalState&) = delete;
   LocalState& operator=(const LocalState&) = delete;
 
-  /// Throws usage_error if there is no mean of all ranks and differences between ranks would grow with the outer
-  /// momentum.
+  /// Throws usage_error if the ranks don't fit the graph, or if there is no mean of all ranks and differences between
+  /// ranks would grow with the outer momentum.
   template <class Recipe>
   void check_peers(const Recipe& recipe) {
     if constexpr (over_graph<Rule>()) {
       if (recipe.outer.momentum <= stable_momentum) return;
+      recipe.topology.graph.check(recipe.topology.nodes(size));
       check_spectrum(Rule(recipe.outer), recipe.topology, size, rank_alone);
       stable_momentum = recipe.outer.momentum;
     } else if constexpr (!P::exact) {
