@@ -147,7 +147,7 @@ struct TileTransform {
   static constexpr std::size_t spare_room = Basis::transforms ? room : 1;
   index_t first, stride;  // in the arena
   int rows, columns;
-  Divisor by_rows, by_columns;  // unless S = 0
+  Divisor by_rows, by_columns;  // of tiles, which are never empty
   CosineTables tables;
 
   TERSE_HD TileTransform(const TilePlace& place, const CosineTables& all)
@@ -155,8 +155,8 @@ struct TileTransform {
         stride(place.stride),
         rows(static_cast<int>(place.rows)),
         columns(static_cast<int>(place.columns)),
-        by_rows(rows),
-        by_columns(columns),
+        by_rows(S > 0 ? rows : 1),
+        by_columns(S > 0 ? columns : 1),
         tables(all) {}
 
   TERSE_HD int count() const { return rows * columns; }
