@@ -61,3 +61,13 @@ TEST_CASE("the first fault is that of the lowest unit, however many there are") 
   detail::Report{&findings, index_t{1} << 30}.note(0, detail::SectionFault::descending);
   CHECK(findings.fault() == detail::SectionFault::goes_on);
 }
+
+TEST_CASE("a tile's numbers are divided by its sides without a division") {
+  int wrong = 0;
+  for (int by = 1; by <= 64; ++by)
+    for (int number = 0; number <= 4096; ++number) {
+      const detail::Divisor divisor(by);
+      wrong += divisor.quotient(number) != number / by || divisor.rest(number) != number % by ? 1 : 0;
+    }
+  CHECK(wrong == 0);
+}

@@ -55,10 +55,10 @@ TERSE_HD inline bool is_last(std::uint32_t* count, std::uint32_t all) {
   return last;
 }
 
-/// Sets a flag to 1. If many threads set it, all except the first few only read it.
+/// Sets a flag to 1. All threads store the same word, so that a relaxed store suffices, which `volatile` is on a device.
 TERSE_HD inline void atomic_raise(std::uint32_t* flag) {
 #ifdef __CUDA_ARCH__
-  if (*const_cast<const volatile std::uint32_t*>(flag) == 0) atomicOr(flag, 1U);
+  *static_cast<volatile std::uint32_t*>(flag) = 1;
 #else
   __atomic_store_n(flag, 1U, __ATOMIC_RELAXED);
 #endif

@@ -14,6 +14,16 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
+/// Divides numbers from 0 to 4096 by `by`, from 1 to 64, in two instructions where a division takes twenty. `inverse`
+/// is too large by less than 1, so that the quotient is too large by less than 4096 / 2^18 = 1 / 64.
+struct Divisor {
+  int by, inverse;
+
+  TERSE_HD explicit Divisor(int number) : by(number), inverse(((1 << 18) + number - 1) / number) {}
+  TERSE_HD int quotient(int number) const { return number * inverse >> 18; }
+  TERSE_HD int rest(int number) const { return number - quotient(number) * by; }
+};
+
 /// Lines of n numbers each: `step` is the distance between numbers of a line, `apart` the distance between lines.
 struct TileLines {
   int n, step, count, apart;
@@ -32,8 +42,7 @@ struct CosineSteps {
   /// inverse transform, the first part is inverse.
   TERSE_HD static Kind kind_of(int part, bool inverse) {
     if (inverse && part == 0) return Kind::back;
-    int ones = 0;
-    for (; part % 2 != 0; part /= 2) ++ones;
+    const int ones = first_one_in(~static_cast<std::uint64_t>(part));
     return ones % 2 != 0 ? Kind::four : Kind::two;
   }
 
@@ -42,26 +51,30 @@ struct CosineSteps {
   TERSE_HD void operator()(Block& block, float*& x, float*& spare, const TileLines& lines,
                            bool inverse) const {
     int length = lines.n;
-    for (; length % 2 == 0; length /= 2)
-      step(block, x, spare, lines, lines.n / 2, [&](const float* from, float* to, int pair) {
-        split(from, to, lines.step, length, pair, inverse);
-      });
-    if (length > 1)
+    for (; length % 2 == 0; length /= 2) {
+      const Divisor half(length / 2);
+      step(block, x, spare, lines, lines.n / 2,
+           [&](const float* from, float* to, int pair) { split(from, to, lines.step, half, pair, inverse); });
+    }
+    if (const Divisor whole(length); length > 1)
       step(block, x, spare, lines, lines.n,
-           [&](const float* from, float* to, int k) { multiply(from, to, lines.step, length, k, inverse); });
-    for (length *= 2; length <= lines.n; length *= 2)
-      step(block, x, spare, lines, lines.n / 2, [&](const float* from, float* to, int pair) {
-        join(from, to, lines.step, length, pair, inverse);
-      });
+           [&](const float* from, float* to, int k) { multiply(from, to, lines.step, whole, k, inverse); });
+    for (; length < lines.n; length *= 2) {
+      const Divisor half(length);
+      step(block, x, spare, lines, lines.n / 2,
+           [&](const float* from, float* to, int pair) { join(from, to, lines.step, half, pair, inverse); });
+    }
   }
 
  private:
   template <class Block, class Act>
   TERSE_HD static void step(Block& block, float*& x, float*& spare, const TileLines& lines, int items,
                             const Act& act) {
+    const Divisor by_lines(lines.count);
+    TERSE_ROLLED
     for (int e = block.thread(); e < lines.count * items; e += block_threads) {
-      const int line = e % lines.count * lines.apart;
-      act(x + line, spare + line, e / lines.count);
+      const int line = by_lines.rest(e) * lines.apart;
+      act(x + line, spare + line, by_lines.quotient(e));
     }
     block.sync();
     float* const done = spare;
@@ -69,8 +82,9 @@ struct CosineSteps {
     x = done;
   }
 
-  TERSE_HD void split(const float* x, float* s, int step, int length, int pair, bool inverse) const {
-    const int m = length / 2, part = pair / m, j = pair % m, begin = part * length;
+  TERSE_HD void split(const float* x, float* s, int step, const Divisor& half, int pair, bool inverse) const {
+    const int m = half.by, length = 2 * m, part = half.quotient(pair), j = half.rest(pair),
+              begin = part * length;
     const Kind kind = kind_of(part, inverse);
     float &low = s[(begin + j) * step], &high = s[(begin + m + j) * step];
     if (kind == Kind::back) {
@@ -89,8 +103,9 @@ struct CosineSteps {
       high = (sign * turn[0]) * b - (sign * turn[1]) * a;
     }
   }
-  TERSE_HD void join(const float* t, float* y, int step, int length, int pair, bool inverse) const {
-    const int m = length / 2, part = pair / m, k = pair % m, begin = part * length;
+  TERSE_HD void join(const float* t, float* y, int step, const Divisor& half, int pair, bool inverse) const {
+    const int m = half.by, length = 2 * m, part = half.quotient(pair), k = half.rest(pair),
+              begin = part * length;
     const Kind kind = kind_of(part, inverse);
     const float a = t[(begin + k) * step], b = t[(begin + m + k) * step];
     if (kind == Kind::two) {
@@ -109,8 +124,9 @@ struct CosineSteps {
     }
   }
   /// Multiplies by the matrix, for odd lengths.
-  TERSE_HD void multiply(const float* x, float* y, int step, int length, int k, bool inverse) const {
-    const int part = k / length, begin = part * length, row = k % length;
+  TERSE_HD void multiply(const float* x, float* y, int step, const Divisor& whole, int k,
+                         bool inverse) const {
+    const int length = whole.by, part = whole.quotient(k), begin = part * length, row = whole.rest(k);
     const Kind kind = kind_of(part, inverse);
     const float* const table = kind == Kind::four ? tables.four(length) : tables.waves(length);
     float sum = 0;
@@ -131,6 +147,7 @@ struct TileTransform {
   static constexpr std::size_t spare_room = Basis::transforms ? room : 1;
   index_t first, stride;  // in the arena
   int rows, columns;
+  Divisor by_rows, by_columns;  // of tiles, which are never empty
   CosineTables tables;
 
   TERSE_HD TileTransform(const TilePlace& place, const CosineTables& all)
@@ -138,30 +155,29 @@ struct TileTransform {
         stride(place.stride),
         rows(static_cast<int>(place.rows)),
         columns(static_cast<int>(place.columns)),
+        by_rows(S > 0 ? rows : 1),
+        by_columns(S > 0 ? columns : 1),
         tables(all) {}
 
   TERSE_HD int count() const { return rows * columns; }
   /// Returns the arena index of element e, in row-major order.
   TERSE_HD index_t index(int e) const {
     if constexpr (S == 0) return first + e;
-    return first + e / columns * stride + e % columns;
+    return first + by_columns.quotient(e) * stride + by_columns.rest(e);
   }
   /// Returns the shared-memory offset of element e; `number` returns the offset of number e.
-  TERSE_HD int element(int e) const {
-    if constexpr (Basis::transforms) return e / columns * (columns + padding) + e % columns;
-    return e;
-  }
+  TERSE_HD int element(int e) const { return e + (Basis::transforms ? by_columns.quotient(e) * padding : 0); }
   TERSE_HD int number(int e) const {
-    if constexpr (Basis::transforms) return e % rows * (columns + padding) + e / rows;
+    if constexpr (Basis::transforms) return by_rows.rest(e) * (columns + padding) + by_rows.quotient(e);
     return e;
   }
 
-  /// Returns a number as used for picking; beyond `limit` it counts as not finite.
-  TERSE_HD static float within(float limit, float number, std::uint32_t* bad) {
+  /// Returns a number as used for picking; beyond `limit` it counts as not finite, and `good` becomes false.
+  TERSE_HD static float within(float limit, float number, bool& good) {
     if constexpr (!Basis::transforms) return number;
-    const bool good = magnitude(number) <= limit;
-    if (!good) atomic_raise(bad);
-    return keep_if(good, number);
+    const bool finite = magnitude(number) <= limit;
+    good &= finite;
+    return keep_if(finite, number);
   }
 
   /// Transforms elements to numbers. `spare`, the other copy, is overwritten, and the two copies may be swapped. All
@@ -201,8 +217,8 @@ struct TileTransform {
   TERSE_HD void add_waves(Block& block, float*& x, float*& spare) const {
     const float* const waves = tables.waves(columns);
     for (int e = block.thread(); e < count(); e += block_threads) {
-      const float* const row = x + e / columns * (columns + padding);
-      const int c = e % columns;
+      const float* const row = x + by_columns.quotient(e) * (columns + padding);
+      const int c = by_columns.rest(e);
       float sum = 0;
       for (int v = 0; v < columns; ++v)
         if (row[v] != 0) sum += row[v] * waves[v * columns + c];

@@ -20,6 +20,23 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
+/// Functor that stores the compensated message through the error feedback, and sets `bad` for values that are not
+/// finite.
+template <class F>
+struct Materialize {
+  F compensate;
+  std::uint32_t* bad;
+
+  using StreamsOf = Materialize;
+  TERSE_HD auto streams() requires NamesStreams<F> { return compensate.streams(); }
+  TERSE_HD void enter(const Piece& piece) { terse::enter(compensate, piece); }
+  TERSE_HD void enter_block(index_t first) { detail::enter_block(compensate, first); }
+  template <class... Sum>
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
+    if (compensate(piece, i, keep, sum...).bad != 0) atomic_raise(bad);
+  }
+};
+
 /// An arena of tiles as the message for a sparse compressor, and another arena for the values that receivers will
 /// read.
 struct TileView {

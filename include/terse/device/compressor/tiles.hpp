@@ -87,11 +87,13 @@ struct TransformTilesKernel {
       shape.inverse(block, x, spare);
     else
       shape.forward(block, x, spare);
+    bool good = true;
     for (int e = block.thread(); e < shape.count(); e += block_threads)
       if constexpr (Back)
         to[shape.index(e) - begin] = x[shape.element(e)];
       else
-        to[adjacent + e] = Shape::within(limit, x[shape.number(e)], bad);
+        to[adjacent + e] = Shape::within(limit, x[shape.number(e)], good);
+    if (!good) atomic_raise(bad);
   }
 };
 

@@ -16,23 +16,6 @@ namespace terse::detail {
 
 TERSE_NUMERICS_BEGIN
 
-/// Functor that stores the compensated message through the error feedback, and sets `bad` for values that are not
-/// finite.
-template <class F>
-struct Materialize {
-  F compensate;
-  std::uint32_t* bad;
-
-  using StreamsOf = Materialize;
-  TERSE_HD auto streams() requires NamesStreams<F> { return compensate.streams(); }
-  TERSE_HD void enter(const Piece& piece) { terse::enter(compensate, piece); }
-  TERSE_HD void enter_block(index_t first) { detail::enter_block(compensate, first); }
-  template <class... Sum>
-  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep, Sum... sum) const {
-    if (compensate(piece, i, keep, sum...).bad != 0) atomic_raise(bad);
-  }
-};
-
 template <class Basis, int S, class Values>
 struct TopPicksShared {
   using Shape = TileTransform<Basis, S>;
@@ -45,7 +28,6 @@ struct TopPicksShared {
   Copy one, other;
   SelectFewKernel::Rest select;
   typename CodePicks<Values>::Shared code;
-  std::uint32_t picked[(Shape::numbers + 31) / 32];  // a bit per number
 };
 
 /// Kernel that encodes each unit in one block: evaluates the message, picks from it in the basis's coordinates, writes
@@ -62,25 +44,27 @@ struct TopPicksKernel {
   float limit;  // of numbers
   Mask<Space> mask;
   Incoming incoming;
-  Materialize<Message> message;
+  Message message;
   Feedback feedback;
   std::byte* base;  // from which offsets count
   StepDraw draw;
+  std::uint32_t* bad;
 
   template <class Block>
   TERSE_HD void operator()(Block& block, Shared& shared) const {
     const SentUnit tile = units.part(Units::elements, block.index());
     const Shape shape(tile.place, tables);
     float *x = shared.one.tile, *spare = shared.other.tile;
-    evaluate(block, tile.piece, shape, x);
+    bool good = evaluate(block, tile.piece, shape, x);
     block.sync();
     shape.forward(block, x, spare);
     if constexpr (Basis::transforms) {
       for (int e = block.thread(); e < shape.count(); e += block_threads)
-        spare[e] = Shape::within(limit, x[shape.number(e)], message.bad);
+        spare[e] = Shape::within(limit, x[shape.number(e)], good);
       block.sync();
       swap_copies(x, spare);
     }
+    if (!good) atomic_raise(bad);
     auto& rest = spare == shared.other.tile ? shared.other : shared.one;
     SelectFewKernel{x, tile.n, static_cast<std::uint32_t>(tile.k), rest.positions}(block, shared.select,
                                                                                    rest.counters);
@@ -96,14 +80,20 @@ struct TopPicksKernel {
     }
     Feedback view = feedback;
     enter(view, tile.piece);
-    for (int e = block.thread(); e < shape.count(); e += block_threads) {
+    const auto commit = [&](int e, float decoded) {
       const index_t i = shape.index(e);
-      float decoded;
-      if constexpr (Basis::transforms)
-        decoded = x[shape.element(e)];
-      else
-        decoded = read(shared, x, e);
-      view.commit(i, keeps(i), view.load(i), decoded);
+      // As on the host, picks from pieces count as kept.
+      view.commit(i, Units::side == 0 || keeps(i), view.load(i), decoded);
+    };
+    if constexpr (!Basis::transforms && commits_zero<Feedback>()) {
+      TERSE_ROLLED
+      for (int p = block.thread(); p < tile.k; p += block_threads) {
+        const auto e = static_cast<int>(rest.positions[p]);
+        commit(e, x[e]);
+      }
+    } else {
+      for (int e = block.thread(); e < shape.count(); e += block_threads)
+        commit(e, Basis::transforms ? x[shape.element(e)] : read(shared, x, e));
     }
   }
 
@@ -114,36 +104,44 @@ struct TopPicksKernel {
     x = other;
   }
   TERSE_HD bool keeps(index_t i) const { return (mask.word(i) >> i % alignment & 1) != 0; }
+  /// Evaluates and stores the message. Returns false if one of this thread's values is not finite.
   template <class Block>
-  TERSE_HD void evaluate(const Block& block, const Piece& piece, const Shape& shape, float* x) const {
-    Materialize<Message> f = message;
+  TERSE_HD bool evaluate(const Block& block, const Piece& piece, const Shape& shape, float* x) const {
+    Message f = message;
     enter(f, piece);
     const Tile whole{piece};
-    for (int e = block.thread(); e < shape.count(); e += block_threads) {
-      const index_t i = shape.index(e);
-      incoming.call(f, whole, i - piece.offset, 0, keeps(i));
-      x[shape.element(e)] = *feedback.at(i);
-    }
+    bool good = true;
+    const auto each = [&](const auto& keep) {
+      for (int e = block.thread(); e < shape.count(); e += block_threads) {
+        const index_t i = shape.index(e);
+        good &= incoming.call(f, whole, i - piece.offset, 0, keep(i)).bad == 0;
+        x[shape.element(e)] = *feedback.at(i);
+      }
+    };
+    // Without a mask, which is usual, this takes half the instructions.
+    if (mask.words == nullptr)
+      each([](index_t) { return true; });
+    else
+      each([&](index_t i) { return keeps(i); });
+    return good;
   }
   /// Writes positions and values. In `x`, replaces values by those that receivers will read.
   template <class Block>
   TERSE_HD void write(Block& block, const SentUnit& tile, Shared& shared, const std::uint32_t* positions,
                       float* x) const {
     std::byte* const wire = base + tile.positions_at;
-    const index_t bytes = tile.values_at - tile.positions_at + PickCoder<Values>::bytes(tile.k);
+    auto* const words = reinterpret_cast<std::uint32_t*>(wire);
+    const auto all =
+        static_cast<int>(tile.values_at - tile.positions_at + PickCoder<Values>::bytes(tile.k)) / 4;
     if (Sections::variable && block.thread() == 0) store_aligned(wire - 8, tile.k);
-    for (index_t w = block.thread(); w < bytes / 4; w += block_threads)
-      reinterpret_cast<std::uint32_t*>(wire)[w] = 0;
-    for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads) shared.picked[w] = 0;
+    TERSE_ROLLED
+    for (int w = block.thread(); w < all; w += block_threads) words[w] = 0;
     block.sync();
-    for (index_t e = block.thread(); e < tile.k; e += block_threads)
-      atomic_or(&shared.picked[positions[e] / 32], 1U << positions[e] % 32);
     if (Positions::is_bitmap(tile.n, tile.k)) {
-      block.sync();
-      for (index_t w = block.thread(); w < blocks_for(tile.n, 32); w += block_threads)
-        reinterpret_cast<std::uint32_t*>(wire)[w] = shared.picked[w];
+      if (32 * block.thread() < tile.n) words[block.thread()] = shared.select.picks.picks[block.thread()];
     } else {
       const PackPositions pack{positions, tile.k, position_bits(tile.n), wire};
+      TERSE_ROLLED
       for (index_t g = block.thread(); g < pack.groups(tile.k); g += block_threads) pack(g);
     }
     CodePicks<Values>::code(
@@ -151,7 +149,7 @@ struct TopPicksKernel {
         [=](index_t e) { return x[positions[e]]; }, [=](index_t e, float value) { x[positions[e]] = value; });
   }
   TERSE_HD static float read(const Shared& shared, const float* x, int e) {
-    return (shared.picked[e / 32] >> e % 32 & 1) != 0 ? x[e] : 0.0F;
+    return (shared.select.picks.picks[e / 32] >> e % 32 & 1) != 0 ? x[e] : 0.0F;
   }
 };
 
@@ -189,7 +187,7 @@ void encode_small_units(E ex, const Sections& sections, const CosineTables& tabl
   for_each_table(
       sections, ranges, [&](index_t n) { return sections.selection.largest(n, context.step); },
       [&](const Units& units) {
-        ex.launch(Kernel{units, tables, limit, mask, arriving, {message, bad}, feedback, base, context.local},
+        ex.launch(Kernel{units, tables, limit, mask, arriving, message, feedback, base, context.local, bad},
                   units.blocks[Units::elements]);
       },
       told);

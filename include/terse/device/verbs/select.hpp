@@ -36,7 +36,7 @@ struct SelectFewKernel {
   template <class Block>
   TERSE_HD void operator()(Block& block, Rest& shared, Counters& counters) const {
     if (block.thread() == 0) shared.cut = {0, k};
-    block.sync();
+    clear(block, counters);
     TERSE_ROLLED
     for (int shift = 20; shift >= 0; shift -= 10) {
       count_digits(block, counters, values, count, 0, shared.cut.magnitude, shift);

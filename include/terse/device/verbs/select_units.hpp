@@ -114,19 +114,23 @@ TERSE_HD inline index_t picks_in(std::uint64_t count) {
 struct DigitCounts {
   std::uint32_t of[radix_bins];
 };
+template <class Block>
+TERSE_HD void clear(Block& block, DigitCounts& counts) {
+  for (int turn = 0; turn < radix_bins / block_threads; ++turn)
+    counts.of[turn * block_threads + block.thread()] = 0;
+  block.sync();
+}
 
-/// Counts the magnitudes of a block's elements, from `begin` on, by their bits from `shift` on. Ignores those below the
-/// cut's magnitude and those without a bin.
+/// Counts the magnitudes of a block's elements, from `begin` on, by their bits from `shift` on. Ignores those below
+/// the cut's magnitude and those without a bin.
 template <class Block>
 TERSE_HD void count_digits(Block& block, DigitCounts& counts, const float* values, index_t count,
                            index_t begin, std::uint32_t least, int shift) {
   const auto bins = static_cast<std::uint32_t>(shift == 20 ? radix_bins : radix_bins / 2);
-  for (int bin = block.thread(); bin < radix_bins; bin += block_threads) counts.of[bin] = 0;
-  block.sync();
-  const index_t end = begin + counted_together < count ? begin + counted_together : count;
-  for (index_t i = begin + block.thread(); i < end; i += block_threads) {
+  const int size = count - begin < counted_together ? static_cast<int>(count - begin) : counted_together;
+  for (int e = block.thread(); e < size; e += block_threads) {
     // Magnitudes below the cut's wrap to large digits.
-    const std::uint32_t digit = (magnitude_word(values[i]) - least) >> shift;
+    const std::uint32_t digit = (magnitude_word(values[begin + e]) - least) >> shift;
     if (digit < bins) atomic_add(&counts.of[digit], 1);
   }
   block.sync();
@@ -171,7 +175,7 @@ struct FindDigitKernel {
     if (unit.least != PickUnits::by_rank) return;
     if (block.thread() == 0)
       shared.cut = shift == 20 ? GridCut{0, static_cast<std::uint32_t>(unit.k)} : memory.cuts[u];
-    block.sync();
+    clear(block, shared.counts);
     count_digits(block, shared.counts, unit.values, unit.among,
                  (block.index() - unit.first[PickUnits::digits]) * counted_together, shared.cut.magnitude,
                  shift);
@@ -184,8 +188,10 @@ struct FindDigitKernel {
   }
 };
 
-/// Decision about an element.
-enum class Pick : std::uint8_t { no, tie, yes };
+/// Decision about an element: picked, or picked if there is room among the ties.
+struct Pick {
+  bool yes = false, tie = false;
+};
 
 /// Picks of the elements above a magnitude, and of some of the elements with that magnitude.
 struct PickFromCut {
@@ -195,7 +201,7 @@ struct PickFromCut {
   TERSE_HD std::uint32_t ties() const { return cut.ties; }
   TERSE_HD Pick operator()(index_t i) const {
     const std::uint32_t word = magnitude_word(values[i]);
-    return word > cut.magnitude ? Pick::yes : word == cut.magnitude ? Pick::tie : Pick::no;
+    return {word > cut.magnitude, word == cut.magnitude};
   }
 };
 /// Picks of the k elements of largest magnitude of each unit, or of those that reach its threshold.
@@ -223,7 +229,7 @@ struct PicksWhere {
     return here;
   }
   TERSE_HD static std::uint32_t ties() { return 0; }
-  TERSE_HD Pick operator()(index_t i) const { return f(i) ? Pick::yes : Pick::no; }
+  TERSE_HD Pick operator()(index_t i) const { return {f(i), false}; }
 };
 
 /// Kernel that counts the picks and ties before each tile of its unit, in units of several tiles.
@@ -249,7 +255,7 @@ struct CountPicksKernel {
     const index_t end = begin + placed_together < count ? begin + placed_together : count;
     for (index_t i = begin + block.thread(); i < end; i += block_threads) {
       const Pick pick = f(i);
-      both += pick == Pick::yes ? std::uint64_t{1} << 32 : pick == Pick::tie ? 1 : 0;
+      both += (pick.yes ? std::uint64_t{1} << 32 : 0) + (pick.tie ? 1 : 0);
     }
     both = block.sum(both);
     if (block.thread() == 0) memory.before[block.index()] = both;
@@ -259,35 +265,49 @@ struct CountPicksKernel {
   }
 };
 
+/// The picks and ties of a tile, a bit for each element.
 struct PickedTile {
-  Pick pick[placed_together];
+  std::uint32_t picks[placed_together / 32], ties[placed_together / 32];
 };
 
 /// Writes the ascending positions of a tile's picks and first ties, as far as there is room; `before` counts the picks
-/// and ties before the tile. Returns the tile's count.
+/// and ties before the tile. Leaves the bits of the written ones as the picks, and returns the tile's count.
 template <class Block, class F>
 TERSE_HD std::uint64_t place_tile(Block& block, PickedTile& shared, const F& f, index_t count, index_t begin,
                                   std::uint64_t before, std::uint32_t* positions, index_t room) {
-  constexpr int own = placed_together / block_threads;
-  const int thread = block.thread();
-  for (int e = thread; e < placed_together; e += block_threads)
-    shared.pick[e] = begin + e < count ? f(begin + e) : Pick::no;
+  static_assert(placed_together / 32 <= block_threads);
+  const int thread = block.thread(), lane = thread % 32;
+  const int size = count - begin < placed_together ? static_cast<int>(count - begin) : placed_together;
+  for (int e = thread; e - lane < size; e += block_threads) {
+    Pick pick;
+    if (e < size) pick = f(begin + e);
+    const std::uint32_t picks = block.ballot(pick.yes), ties = block.ballot(pick.tie);
+    const int word = static_cast<int>(static_cast<unsigned>(e) / 32);
+    if (lane == 0) shared.picks[word] = picks;
+    if (lane == 0) shared.ties[word] = ties;
+  }
   block.sync();
-  const Pick* const mine = shared.pick + thread * own;
-  std::uint32_t both = 0, all = 0;
-  for (int e = 0; e < own; ++e) both += mine[e] == Pick::yes ? 1U << 16 : mine[e] == Pick::tie ? 1U : 0U;
-  both = block.exclusive_sum(both, all);
+  // Each of the first threads has a word.
+  const bool there = 32 * thread < size;
+  const std::uint32_t picked = there ? shared.picks[thread] : 0, tied = there ? shared.ties[thread] : 0;
+  std::uint32_t all = 0;
+  const std::uint32_t both = block.exclusive_sum(
+      static_cast<std::uint32_t>(ones_in(picked)) << 16 | static_cast<std::uint32_t>(ones_in(tied)), all);
   index_t picks = static_cast<index_t>(before >> 32) + (both >> 16);
   index_t ties = static_cast<index_t>(before & 0xFFFFFFFF) + (both & 0xFFFF);
   const index_t wanted = f.ties();
-  for (int e = 0; e < own; ++e) {
-    const Pick pick = mine[e];
-    if (pick == Pick::no) continue;
+  std::uint32_t written = 0;
+  for (std::uint32_t left = picked | tied; left != 0; left &= left - 1) {
+    const int bit = first_one_in(left);
+    const bool tie = (tied >> bit & 1) != 0;
     const index_t place = picks + (ties < wanted ? ties : wanted);
-    if ((pick == Pick::yes || ties < wanted) && place < room)
-      positions[place] = static_cast<std::uint32_t>(begin + thread * own + e);
-    (pick == Pick::yes ? picks : ties) += 1;
+    if ((!tie || ties < wanted) && place < room) {
+      positions[place] = static_cast<std::uint32_t>(begin + 32 * thread + bit);
+      written |= 1U << bit;
+    }
+    (tie ? ties : picks) += 1;
   }
+  if (there) shared.picks[thread] = written;
   return std::uint64_t{all >> 16} << 32 | (all & 0xFFFF);
 }
 
