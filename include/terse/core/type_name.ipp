@@ -28,6 +28,16 @@ TERSE_CORE std::string demangled(const char* name) {
   for (const auto& [now, first] : renamed)
     for (std::size_t at = 0; (at = result.find(now, at)) != result.npos; at += first.size())
       result.replace(at, now.size(), first);
+  // An observed policy is the policy. Some demanglers write "> >".
+  constexpr std::string_view observed = "terse::Observed<";
+  for (std::size_t at = 0; (at = result.find(observed)) != result.npos;) {
+    std::size_t close = at + observed.size();
+    for (int open = 1; open > 0; ++close) open += result[close] == '<' ? 1 : result[close] == '>' ? -1 : 0;
+    const bool spaced = result[--close - 1] == ' ';
+    result.erase(close - (spaced ? 1 : 0), spaced ? 2 : 1);
+    if (!spaced && result.compare(close, 2, " >") == 0) result.erase(close, 1);
+    result.erase(at, observed.size());
+  }
   return result;
 }
 
