@@ -10,6 +10,7 @@
 #include "terse/core/layout.ipp"
 #include "terse/core/packet.ipp"
 #include "terse/core/type_name.ipp"
+#include "terse/error_feedback/compression_report.ipp"
 #include "terse/executor/numerics.ipp"
 #include "terse/executor/team.ipp"
 #include "terse/graph/directed_list.ipp"

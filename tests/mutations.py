@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the library in 44 places, one at a time, and looks whether a test notices: what is tried by hand before and after tests
+"""Breaks the library in 47 places, one at a time, and looks whether a test notices: what is tried by hand before and after tests
 are moved, merged or left out. A mutation that no test finds is a test that is missing.
 
 mutations.py [--list] [--build FOLDER] [NAME ...]    all of them take an hour on two cores; NAME is a header's or a test's
@@ -73,6 +73,8 @@ MUTATIONS = [
     ("optimizer/local/schedule.hpp", "std::uint64_t offset(std::uint64_t turn, std::uint64_t period) const { return turn * period / count; }",
      "std::uint64_t offset(std::uint64_t turn, std::uint64_t period) const { return turn * period / (count + 1); }", "streaming"),
     ("optimizer/zero_one_adam_functors.hpp", "since.kept[s] = left * since.kept[s];", "since.kept[s] = since.kept[s];", "zero_one_adam"),
+    ("error_feedback/observed.hpp", "Inner::compensate(i, 0.0F)", "Inner::load(i)", "observed"),
+    ("error_feedback/compression_report.ipp", "both += said * e;", "both += y * e;", "observed"),
     ("pipeline/schedule.hpp", "stages - stage + index_t{ahead} * (stages - 1 - stage)", "stages - stage", "pipeline_schedule"),
     ("pipeline/makespan.hpp", "stage.out_free = begin + takes;", "stage.out_free = begin;", "pipeline_schedule"),
     ("pipeline/activations.hpp", "if (!visit.seen && count < elements_) cleared_.push_back(copy_of(visit));", "", "pipeline_copies"),

@@ -13,6 +13,7 @@
 //     Ef21                                            differences to a copy that all ranks keep (EF21, DIANA)
 //     ErrorControl                                    errors and copies in balance (EControl)
 //     Remembered<H>                                   copies of activations, between the stages of a pipeline (AC-SGD)
+//     Observed<F>                                     F with a report of norms (CompressionReport)
 //
 // laws/error_feedback.hpp checks its promises. terse/error_feedback/concept.hpp has the contract, and
 // examples/custom_error_feedback.cpp a complete custom one.
@@ -23,6 +24,7 @@
 #include "terse/error_feedback/error_control.hpp"      // IWYU pragma: export
 #include "terse/error_feedback/momentum_residual.hpp"  // IWYU pragma: export
 #include "terse/error_feedback/none.hpp"               // IWYU pragma: export
+#include "terse/error_feedback/observed.hpp"           // IWYU pragma: export
 #include "terse/error_feedback/owners_residual.hpp"    // IWYU pragma: export
 #include "terse/error_feedback/remembered.hpp"         // IWYU pragma: export
 #include "terse/error_feedback/residual.hpp"           // IWYU pragma: export

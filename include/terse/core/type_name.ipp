@@ -36,8 +36,23 @@ TERSE_CORE std::string demangled(const char* name) {
                                              {"terse::AmsgradWith<false>::Of", "terse::AmsgradOf"}};
   const auto goes_on = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
   for (const auto& [now, first] : renamed)
-    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos; at += first.size())
-      if (now.back() == ':' || !goes_on(result[at + now.size()])) result.replace(at, now.size(), first);
+    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos;)
+      if (now.back() == ':' || !goes_on(result[at + now.size()])) {
+        result.replace(at, now.size(), first);
+        at += first.size();
+      } else {
+        at += now.size();
+      }
+  // An observed policy is the policy. Some demanglers write "> >".
+  constexpr std::string_view observed = "terse::Observed<";
+  for (std::size_t at = 0; (at = result.find(observed)) != result.npos;) {
+    std::size_t close = at + observed.size();
+    for (int open = 1; open > 0; ++close) open += result[close] == '<' ? 1 : result[close] == '>' ? -1 : 0;
+    const bool spaced = result[--close - 1] == ' ';
+    result.erase(close - (spaced ? 1 : 0), spaced ? 2 : 1);
+    if (!spaced && result.compare(close, 2, " >") == 0) result.erase(close, 1);
+    result.erase(at, observed.size());
+  }
   return result;
 }
 
