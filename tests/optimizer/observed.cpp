@@ -16,7 +16,7 @@
 #include "support.hpp"
 #include "terse/device.hpp"
 #include "terse/device/emulated.hpp"
-#include "terse/error_feedback/difference.hpp"
+#include "terse/error_feedback/ef21.hpp"
 #include "terse/error_feedback/stored_residual.hpp"
 #include "terse/laws/error_feedback.hpp"
 #include "terse/optimizer/ef21_sgd.hpp"
