@@ -14,15 +14,14 @@ TERSE_NUMERICS_BEGIN
 
 /// An error feedback F that also shows a CompressionReport the values of each round. Steps, packets and checkpoints have the bits of F, and a
 /// checkpoint of either is loaded by the other. All ranks or some may observe. Around any F and with any compressor:
-/// Observed<Unchecked<NoErrorFeedback>>, Observed<MyFeedback>.
+/// Observed<MyFeedback>, Observed<Unchecked<NoErrorFeedback>>, where Unchecked is inside.
 ///
 /// State: that of F and 3 n floats; for a chunk's owner 3 n / W more. Cost: each round writes these, and errors are not computed late
 /// (terse/late_errors.hpp), so a step takes more time. Programs that don't name it pay nothing.
 template <class F>
 struct Observed : F {
-  CompressionReport* report =
-      nullptr;            ///< of this rank; needed only while the optimizer is made and when it is read
-  bool of_means = false;  ///< set by topologies, for owners that compress means again
+  CompressionReport* report = nullptr;  ///< of this rank; it must exist while the optimizer is made
+  bool of_means = false;                ///< set by topologies, for owners that compress means again
 
   void check() const {
     detail::check_policy(static_cast<const F&>(*this));
