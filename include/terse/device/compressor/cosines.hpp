@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "terse/compressor/tile_bases.hpp"
+#include "terse/core/ones.hpp"
 #include "terse/device/verbs/select.hpp"
 
 // The transforms of a tile by a block of threads, in its shared memory, with the host's bits. compressor/tile_bases.hpp
