@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "terse/compressor/tile_bases.hpp"
+#include "terse/core/ones.hpp"
 #include "terse/device/verbs/select.hpp"
 
 // The transforms of a tile by a block of threads, in its shared memory, with the host's bits. compressor/tile_bases.hpp
@@ -212,17 +213,27 @@ struct TileTransform {
   TERSE_HD TileLines down() const { return {rows, columns + padding, columns, 1}; }
   TERSE_HD TileLines across() const { return {columns, 1, rows, columns + padding}; }
 
-  /// Computes rows as sums of their nonzero waves.
+  /// Computes rows as sums of their nonzero waves, a row by a warp, which finds them by ballots.
   template <class Block>
   TERSE_HD void add_waves(Block& block, float*& x, float*& spare) const {
+    constexpr int warp = 32, turns = (S + warp - 1) / warp;
     const float* const waves = tables.waves(columns);
-    for (int e = block.thread(); e < count(); e += block_threads) {
-      const float* const row = x + by_columns.quotient(e) * (columns + padding);
-      const int c = by_columns.rest(e);
-      float sum = 0;
-      for (int v = 0; v < columns; ++v)
-        if (row[v] != 0) sum += row[v] * waves[v * columns + c];
-      spare[element(e)] = sum;
+    const int lane = block.thread() % warp;
+    for (int r = block.thread() / warp; r < rows; r += block_threads / warp) {
+      const float* const row = x + r * (columns + padding);
+      float sum[std::size_t{turns}] = {};
+      for (int from = 0; from < columns; from += warp) {
+        const bool there = from + lane < columns && row[from + lane] != 0;
+        for (std::uint32_t left = block.ballot(there); left != 0; left &= left - 1) {
+          const int v = from + first_one_in(left);
+          TERSE_UNROLL
+          for (int turn = 0; turn < turns; ++turn)
+            if (const int c = turn * warp + lane; c < columns) sum[turn] += row[v] * waves[v * columns + c];
+        }
+      }
+      TERSE_UNROLL
+      for (int turn = 0; turn < turns; ++turn)
+        if (const int c = turn * warp + lane; c < columns) spare[r * (columns + padding) + c] = sum[turn];
     }
     block.sync();
     float* const done = spare;

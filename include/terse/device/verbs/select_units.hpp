@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "terse/core/ones.hpp"
 #include "terse/device/verbs/kernels.hpp"
 #include "terse/device/verbs/last_block.hpp"
 
