@@ -35,9 +35,16 @@ TERSE_CORE std::string demangled(const char* name) {
                                              {"terse::AmsgradWith<true>::Of", "terse::AmsgradOf"},
                                              {"terse::AmsgradWith<false>::Of", "terse::AmsgradOf"}};
   const auto goes_on = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  const auto is_whole = [&](std::size_t at, std::string_view word) {
+    return (at == 0 || !(goes_on(result[at - 1]) || result[at - 1] == ':')) &&
+           (word.back() == ':' || !goes_on(result[at + word.size()]));
+  };
   for (const auto& [now, first] : renamed)
-    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos; at += first.size())
-      if (now.back() == ':' || !goes_on(result[at + now.size()])) result.replace(at, now.size(), first);
+    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos;) {
+      const std::string_view left = is_whole(at, now) ? first : now;
+      result.replace(at, now.size(), left);
+      at += left.size();
+    }
   return result;
 }
 
