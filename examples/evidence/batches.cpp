@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <numbers>
 #include <numeric>
+#include <stdexcept>
 
 #include "../../tools/train/label_skew.hpp"
 #include "perceptron.hpp"
@@ -131,5 +132,9 @@ int main(int argc, char** argv) {
   if (bias_correction) options.bias_correction = train::BiasCorrection::first_stage;
   options.graph = graph == "ring" ? train::Graph::ring : train::Graph::symmetric_exponential;
   if (skew > 0) options.label_skew = skew;
-  return exit_status("batches", [&] { train_all(run); });
+  return exit_status("batches", [&] {
+    if (options.batch % options.ranks != 0)
+      throw std::invalid_argument("--batch must be a multiple of --ranks: each rank takes as many examples");
+    train_all(run);
+  });
 }

@@ -53,7 +53,7 @@ rate = float(given.get("--sgd-learning-rate", 0.05))
 if rate > 0.15 and given["--seed"] != "1":
     sys.exit("the gradient of rank 0 is not finite")
 if rate > 0.3:
-    sys.exit("rank 1: the gradient of rank 1 is not finite")
+    sys.exit("the packet from rank 1 can't be decoded with this rank's own parameters: the two differ by more")  # of a lattice
 accuracy = 0.9 - abs(rate - 0.17) + 0.001 * int(given["--seed"])
 run = {"optimizer": given["--optimizers"], "test_accuracy": accuracy, "train_loss": []}
 pathlib.Path(given["--json"]).write_text(json.dumps({"runs": [run]}))

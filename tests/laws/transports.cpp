@@ -14,6 +14,7 @@
 #include "terse/transport/metered.hpp"
 #include "terse/transport/nodes.hpp"
 #include "terse/transport/thread.hpp"
+#include "terse/transport/traced.hpp"
 
 namespace {
 
@@ -127,7 +128,8 @@ void breaks(const char* law) {
 TEST_CASE("transports between threads keep the laws") {
   for (const int ranks : {1, 2, 3, 4}) {
     std::vector<Report> plain(static_cast<std::size_t>(ranks)), metered = plain, delayed = plain, any = plain,
-                                                                node = plain, nodes = plain, own = plain;
+                                                                traced = plain, node = plain, nodes = plain,
+                                                                own = plain;
     ThreadGroup(ranks, std::chrono::seconds(20)).run([&](Threads& transport) {
       const auto rank = static_cast<std::size_t>(transport.rank());
       Metered counted(transport.split(0, transport.rank()));
@@ -136,6 +138,8 @@ TEST_CASE("transports between threads keep the laws") {
       delayed[rank] = laws::check_transport(slow);
       AnyTransport anyone(Metered(transport.split(0, transport.rank())));
       any[rank] = laws::check_transport(anyone);
+      Traced seen(transport.split(0, transport.rank()));
+      traced[rank] = laws::check_transport(seen);
       // Of one node or of nodes of one rank, where each rank has a way to each other.
       const auto alone = [&] { return transport.split(transport.rank(), 0); };
       Metered one_node(Nodes(transport.split(0, transport.rank()), alone()));
@@ -145,7 +149,7 @@ TEST_CASE("transports between threads keep the laws") {
       plain[rank] = laws::check_transport(transport);
     });
     holds(plain);
-    for (const auto& reports : {metered, delayed, any, node, nodes}) holds(reports);
+    for (const auto& reports : {metered, delayed, any, traced, node, nodes}) holds(reports);
     archetype::run(ranks, [&](archetype::Transport& transport) {
       own[static_cast<std::size_t>(transport.rank())] = laws::check_transport(transport, with_deadline);
     });

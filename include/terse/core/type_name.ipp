@@ -35,17 +35,25 @@ TERSE_CORE std::string demangled(const char* name) {
                                              {"terse::AmsgradWith<true>::Of", "terse::AmsgradOf"},
                                              {"terse::AmsgradWith<false>::Of", "terse::AmsgradOf"}};
   const auto goes_on = [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  const auto begins = [&](std::size_t at) {
+    return at == 0 || !(goes_on(result[at - 1]) || result[at - 1] == ':');
+  };
+  const auto is_whole = [&](std::size_t at, std::string_view word) {
+    return begins(at) && (word.back() == ':' || !goes_on(result[at + word.size()]));
+  };
   for (const auto& [now, first] : renamed)
-    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos;)
-      if (now.back() == ':' || !goes_on(result[at + now.size()])) {
-        result.replace(at, now.size(), first);
-        at += first.size();
-      } else {
-        at += now.size();
-      }
+    for (std::size_t at = 0; (at = result.find(now, at)) != result.npos;) {
+      const std::string_view left = is_whole(at, now) ? first : now;
+      result.replace(at, now.size(), left);
+      at += left.size();
+    }
   // An observed policy is the policy. Some demanglers write "> >".
   constexpr std::string_view observed = "terse::Observed<";
-  for (std::size_t at = 0; (at = result.find(observed)) != result.npos;) {
+  for (std::size_t at = 0; (at = result.find(observed, at)) != result.npos;) {
+    if (!begins(at)) {
+      at += observed.size();
+      continue;
+    }
     std::size_t close = at + observed.size();
     for (int open = 1; open > 0; ++close) open += result[close] == '<' ? 1 : result[close] == '>' ? -1 : 0;
     const bool spaced = result[--close - 1] == ' ';
