@@ -50,6 +50,6 @@ with tempfile.TemporaryDirectory() as folder:
         if "avx512bw" in flags and "avx512vl" in flags and "avx2" in flags:
             run(program)
     # Its string has another layout. Only the linker can know.
-    other = compiled("src/terse.cpp", "other", "-D_GLIBCXX_USE_CXX11_ABI=0")
+    other = compiled("src/terse.cpp", "other", "-O0", "-D_GLIBCXX_USE_CXX11_ABI=0")
     if "terse_core_" not in (said := run(*compiler, "-pthread", other, one, two, "-o", program, fails=True)) or "cxx11" not in said:
         sys.exit(f"a core of another ABI links, or the linker doesn't name it:\n{said}")
