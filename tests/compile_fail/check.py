@@ -91,6 +91,7 @@ CASES = {
     "SHARDED_COMPRESSED": r"terse: this optimizer compresses messages of its own, .* write Sharded<Adam<>, Uniform<8>>",
     "SHARDED_LOCAL": r"terse: the owners of a Sharded step on means of gradients, by an Averaging",
     "SHARDED_LAYER_NUMBERS": r"terse: this preconditioner or momentum correction keeps numbers of layers",
+    "SHARDED_ON_A_RING": r"terse: Sharded has a topology of its own, .* give its optimizer none",
     "SHARDED_LOW_RANK": r"terse: owners get parts of segments, and this compressor .* Use a quantizer, a Cast or TopK",
     "SHARDED_DIFFERENCE": r"terse: this error feedback \(Ef21, ErrorControl\) needs the mean on every rank",
     "SHARDED_INSIDE_LOCAL": r"terse: Sharded divides the state of one model among all ranks",

@@ -582,6 +582,9 @@ int main() {
 #if defined(CASE_SHARDED_LAYER_NUMBERS)
   static_cast<void>(sizeof(terse::Sharded<terse::Averaging<terse::BalancedAverage>>));
 #endif
+#if defined(CASE_SHARDED_ON_A_RING)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<terse::Ring>>));
+#endif
 #if defined(CASE_SHARDED_LOW_RANK)
   static_cast<void>(sizeof(terse::Sharded<terse::Adam<>, terse::LowRank<1>>));
 #endif

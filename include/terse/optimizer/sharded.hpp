@@ -13,6 +13,7 @@
 #include "terse/optimizer/sharded_functors.hpp"
 #include "terse/optimizer/sharded_state.hpp"
 #include "terse/optimizer/sorted.hpp"
+#include "terse/topology/scatter_gather.hpp"
 
 namespace terse {
 
@@ -44,6 +45,9 @@ constexpr bool check_owners_recipe() {
                     "terse: this preconditioner or momentum correction keeps numbers of layers, which have "
                     "no owner. Use one that keeps "
                     "buffers of elements, such as AdamVariance");
+      static_assert(std::is_same_v<decltype(Composed<Inner>::topology), ScatterGather>,
+                    "terse: Sharded has a topology of its own, from all ranks to owners and back: give its "
+                    "optimizer none, as in Sharded<Adam<>>");
       return !Pair::compresses;
     }
   }
@@ -83,7 +87,7 @@ namespace recipes {
 /// mean that is not finite, no rank changes its parameters, but other owners have changed their state.
 ///
 /// State: the buffers of Inner's policies, n / W floats each; F's errors, n floats; for masters see GatherBy. Compressor and error
-/// feedback belong to Sharded, not to Inner, and Inner's topology is not used. Sends per rank: (W - 1) / W of the bytes of a
+/// feedback belong to Sharded, not to Inner, and Inner has no topology. Sends per rank: (W - 1) / W of the bytes of a
 /// compressed message, and (W - 1) / W of those of the parameters, in 2 (W - 1) messages. Passes over n: those of the compressor and
 /// one to take the parameters; over n / W: five. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1 (P_os).
 template <class Inner, class C, class F, class Gather>
