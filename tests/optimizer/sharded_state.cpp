@@ -148,6 +148,35 @@ TEST_CASE("gradients that are not finite may count as 0, and checksums cover bot
   });
 }
 
+TEST_CASE("training with compressed gradients and parameters ends as near to the minimum") {
+  const auto distance = [](const auto& recipe) {
+    const Layout layout = layers();
+    double sum = 0;
+    ThreadGroup(3, std::chrono::seconds(20)).run([&](Threads& transport) {
+      Optimizer optimizer{recipe, transport, layout};
+      Floats x = start(layout), g(x.size());
+      for (std::uint64_t step = 1; step <= 300; ++step) {
+        optimizer.learning_rate(step <= 150 ? 0.01F : 0.002F);
+        for (index_t i = 0; i < layout.size(); ++i)
+          g[at(i)] = x[at(i)] + 0.3F * noise(7, transport.rank(), step, i);
+        optimizer.step(x, g);
+      }
+      if (transport.rank() == 0)
+        for (const float value : x) sum += static_cast<double>(value) * static_cast<double>(value);
+    });
+    return sum;
+  };
+  const double exact = distance(Sharded<Adam<>>{}),
+               compressed = distance(Sharded<Adam<>, Uniform<4>, GatherBy<Uniform<4>>>{});
+  const double before = [] {
+    double sum = 0;
+    for (const float value : start(layers())) sum += static_cast<double>(value) * static_cast<double>(value);
+    return sum;
+  }();
+  CHECK(exact < 0.02 * before);
+  CHECK(compressed < 1.1 * exact);
+}
+
 TEST_CASE("16-bit models have the bits of Adam, and their masters are sharded") {
   const auto follow = [](auto number, auto gather) {
     using H = decltype(number);
