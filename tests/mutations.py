@@ -61,7 +61,7 @@ MUTATIONS = [
     ("transport/collectives.hpp", "mean[i] = static_cast<V>(sum / static_cast<double>(rows));", "mean[i] = static_cast<V>(sum);",
      "collectives"),
     ("exchange/rounds.hpp", "(started_ < lanes_ || slices_[started_ - lanes_]->here)", "true", "slices"),
-    ("exchange/spread_share.hpp", "context_.second, false, packet", "context_.first, false, packet", "within"),
+    ("topology/owners.hpp", "context.second, false, packet", "context.first, false, packet", "within"),
     ("preconditioner/elementwise.hpp", "std::sqrt(e.scalar(0) * v)", "std::sqrt(v)", "dense"),
     ("preconditioner/freeze.hpp", "then > 0 && now > 0 && std::min(now / then, then / now) >= rule.threshold",
      "then > 0 && now > 0 && now / then >= rule.threshold", "one_bit_adam"),

@@ -39,23 +39,30 @@ constexpr index_t slice_bytes_of(index_t wanted, bool in_stream_order, bool comp
 /// for one slice. Cuts at multiples of 64 elements or, if `whole_segments`, only between pieces. The cuts are equal on all ranks.
 TERSE_COLD std::vector<Range> slices_of(const Range& range, index_t bytes, bool whole_segments = false);
 
+/// The cut of a range for ranks: compressed and dense pieces separately, or all as one range, equally for all compressors, within
+/// segments or only between them.
+enum class CutBy { kind, element, segment };
+/// Returns each rank's share of the elements; nothing if they are cut by kind.
+TERSE_COLD std::vector<Range> shares_of(const Range& range, int parts, CutBy how);
+
 }  // namespace detail
 
 /// The packets of a round: the whole range, and its cuts, one for each rank. Compressed and dense pieces are cut
-/// separately, so that both kinds are divided evenly.
+/// separately, so that both kinds are divided evenly, unless a CutBy says otherwise.
 struct Plan {
   Portion whole;
   std::vector<Portion> chunks;
 
   template <Compressor C>
-  TERSE_COLD Plan(const C& compressor, const Layout& layout, const Range& range, int parts, bool note) {
+  TERSE_COLD Plan(const C& compressor, const Layout& layout, const Range& range, int parts, bool note,
+                  detail::CutBy how = detail::CutBy::kind) {
     std::vector<Piece> taken, left;
     for (const Piece& piece : range.pieces())
       (takes(compressor, layout.segments()[static_cast<std::size_t>(piece.segment)]) ? taken : left)
           .push_back(piece);
     whole.compressed = layout.range_of(std::move(taken));
     whole.dense = Range(std::move(left));
-    cut(parts);
+    cut(parts, detail::shares_of(range, parts, how));
     for (Portion& chunk : chunks) finish(chunk, compressor, note);
     finish(whole, compressor, note);
   }
@@ -79,7 +86,7 @@ struct Plan {
   }
 
  private:
-  TERSE_COLD void cut(int parts);
+  TERSE_COLD void cut(int parts, const std::vector<Range>& shares);
   TERSE_COLD static Portion in_full_precision(const Portion& portion, bool note) {
     std::vector<Piece> pieces;
     std::merge(portion.compressed.pieces().begin(), portion.compressed.pieces().end(),

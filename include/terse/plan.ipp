@@ -33,10 +33,26 @@ TERSE_CORE std::vector<Range> slices_of(const Range& range, index_t bytes, bool 
   return slices;
 }
 
+TERSE_CORE std::vector<Range> shares_of(const Range& range, int parts, CutBy how) {
+  if (how == CutBy::kind) return {};
+  return how == CutBy::element ? range.cut(parts) : range.divide(parts);
+}
+
 }  // namespace detail
 
-TERSE_CORE void Plan::cut(int parts) {
-  std::vector<Range> compressed = whole.compressed.cut(parts), dense = whole.dense.cut(parts);
+TERSE_CORE void Plan::cut(int parts, const std::vector<Range>& shares) {
+  std::vector<Range> compressed, dense;
+  if (shares.empty()) {
+    compressed = whole.compressed.cut(parts);
+    dense = whole.dense.cut(parts);
+  }
+  for (const Range& share : shares) {
+    std::vector<Piece> taken, left;
+    for (const Piece& piece : share.pieces())
+      (whole.compressed.pieces_of(piece.segment) > 0 ? taken : left).push_back(piece);
+    compressed.emplace_back(std::move(taken));
+    dense.emplace_back(std::move(left));
+  }
   chunks = std::vector<Portion>(compressed.size());
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     Portion& chunk = chunks[c];

@@ -89,6 +89,7 @@
 #include "terse/optimizer/quantized_sgd.hpp"              // IWYU pragma: export
 #include "terse/optimizer/rate_schedule.hpp"              // IWYU pragma: export
 #include "terse/optimizer/rms_prop.hpp"                   // IWYU pragma: export
+#include "terse/optimizer/sharded.hpp"                    // IWYU pragma: export
 #include "terse/optimizer/sign_sgd.hpp"                   // IWYU pragma: export
 #include "terse/optimizer/staged.hpp"                     // IWYU pragma: export
 #include "terse/optimizer/stochastic_gradient_push.hpp"   // IWYU pragma: export

@@ -180,6 +180,11 @@ using Unbiased = Uniform<8, terse::Stochastic, terse::Symmetric>;
 
 }  // namespace
 
+#if defined(CASE_GATHER_OF_NARROW_DIFFERENCES)
+template class terse::Optimizer<terse::Sharded<terse::Adam<>, terse::GatherBy<terse::TopK<>>>, terse::Threads,
+                                terse::executor::host, terse::Numbers<terse::bf16>>;
+#endif
+
 int main() {
   float number = 1;
   terse::view<float, terse::memory::device> device(&number, 1);
@@ -564,6 +569,39 @@ int main() {
 #endif
 #if defined(CASE_OWNERS_RESIDUAL_ALONE)
   static_cast<void>(terse::Averaging<terse::TopK<>, terse::OwnersResidual>{});
+#endif
+#if defined(CASE_SHARDED_POLICY)
+  static_cast<void>(sizeof(terse::Sharded<terse::TopK<>>));
+#endif
+#if defined(CASE_SHARDED_COMPRESSED)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<terse::TopK<>>>));
+#endif
+#if defined(CASE_SHARDED_LOCAL)
+  static_cast<void>(sizeof(terse::Sharded<terse::LocalSgd<terse::Adam<>>>));
+#endif
+#if defined(CASE_SHARDED_LAYER_NUMBERS)
+  static_cast<void>(sizeof(terse::Sharded<terse::Averaging<terse::BalancedAverage>>));
+#endif
+#if defined(CASE_SHARDED_ON_A_RING)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<terse::Ring>>));
+#endif
+#if defined(CASE_SHARDED_LOW_RANK)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<>, terse::LowRank<1>>));
+#endif
+#if defined(CASE_SHARDED_DIFFERENCE)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<>, terse::TopK<>, terse::Ef21>));
+#endif
+#if defined(CASE_SHARDED_INSIDE_LOCAL)
+  static_cast<void>(sizeof(terse::LocalSgd<terse::Sharded<terse::Adam<>>>));
+#endif
+#if defined(CASE_GATHER_OF_FACTORS)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<>, terse::GatherBy<terse::LowRank<1>>>));
+#endif
+#if defined(CASE_GATHER_THAT_GROWS)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<>, terse::GatherBy<terse::UnbiasedRandomK>>));
+#endif
+#if defined(CASE_TWO_GATHERS)
+  static_cast<void>(sizeof(terse::Sharded<terse::Adam<>, terse::GatherBy<>, terse::GatherBy<terse::TopK<>>>));
 #endif
 #if defined(CASE_TWO_PRECONDITIONERS)
   static_cast<void>(terse::Averaging<terse::SignStep, terse::AdamVariance>{});

@@ -4,6 +4,7 @@
 #include "terse/optimizer/lamb.hpp"
 #include "terse/optimizer/lars.hpp"
 #include "terse/optimizer/muon.hpp"
+#include "terse/optimizer/sharded.hpp"
 #include "terse/topology/star.hpp"
 
 namespace golden {
@@ -25,6 +26,12 @@ void add_exact(std::vector<Row>& rows) {
   add(rows, "Dion2, decay, clipped", Dion2<>{.weight_decay = 0.1F}, {.clip_norm = 5});
   add(rows, "Muon, Polar Express, TopK, 16 bits",
       Muon<PolarExpress, TopK<>>{.hidden = {MatrixScale::shape}, .compressor = {{.ratio = 0.1F}}}, {}, {2, 3},
+      Numbers<bf16, fp16>{});
+  add(rows, "Sharded Adam", Sharded<Adam<>>{});
+  add(rows, "Sharded Adam, 8 bits both ways",
+      Sharded<Adam<>, Uniform<8>, GatherBy<Uniform<8>>>{{.weight_decay = 0.1F}}, {.clip_norm = 5});
+  add(rows, "Sharded Muon, bf16 and fp16, cast",
+      Sharded<Muon<>, GatherBy<Cast<bf16>>>{{.weight_decay = 0.1F}}, {.clip_norm = 5}, {2, 3},
       Numbers<bf16, fp16>{});
 }
 

@@ -62,7 +62,7 @@ Trace trace(const R& recipe, T& raw, const Layout& layout, std::uint64_t steps, 
   auto x = uploaded<E>(start(layout));
   for (std::uint64_t step = 1; step <= steps; ++step) {
     const auto g = uploaded<E>(gradient(layout, transport.rank(), step, 4));
-    if (step == steps / 2) optimizer.recipe.learning_rate *= 0.5F;
+    if (step == steps / 2) optimizer.learning_rate(optimizer.learning_rate() * 0.5F);
     optimizer.step(x.all(), g.all(), step % 3 == 0 ? 0.5F : 1.0F);
     if (step % every != 0) continue;
     Look look{trace.steps.emplace_back()};

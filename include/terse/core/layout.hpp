@@ -86,6 +86,9 @@ class Range {
   /// rounded up to the alignment within its piece. Parts differ by less than `2 * alignment` elements for each piece
   /// that they contain; if the range is small, some parts are empty. All ranks get the same cuts.
   TERSE_COLD std::vector<Range> cut(int parts) const;
+  /// Divides the range into `parts` ranges of whole pieces: range r has those whose middle lies in the r-th of `parts` equal
+  /// parts of the elements, and may be empty. All ranks get the same ranges.
+  TERSE_COLD std::vector<Range> divide(index_t parts) const;
 
  private:
   void count();

@@ -42,6 +42,21 @@ TERSE_CORE std::vector<Range> Range::cut(int parts) const {
   return cuts;
 }
 
+TERSE_CORE std::vector<Range> Range::divide(index_t parts) const {
+  std::vector<Range> ranges(static_cast<std::size_t>(parts));
+  index_t before = 0;
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(pieces_[p].count);
+    const double part = middle * static_cast<double>(parts) / static_cast<double>(elements_);
+    Range& here = ranges[static_cast<std::size_t>(part)];
+    here.pieces_.push_back(pieces_[p]);
+    here.columns_.push_back(columns(p));
+    before += pieces_[p].count;
+  }
+  for (Range& range : ranges) range.count();
+  return ranges;
+}
+
 TERSE_CORE void Range::count() {
   elements_ = 0;
   index_t end = 0;

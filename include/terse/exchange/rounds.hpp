@@ -145,8 +145,8 @@ class Rounds {
     index_t work = 0;
     for (std::size_t k = 0; k < ranges.size(); ++k) {
       contexts.push_back(Context(executor, channels_[k % lanes_], envelope_, compressor, feedback, layout_,
-                                 Plan(compressor, layout, ranges[k], transport.size(), note), names,
-                                 feedback_));
+                                 Plan(compressor, layout, ranges[k], transport.size(), note, cut_by<P>()),
+                                 names, feedback_));
       work = std::max(work, work_bytes<Round>(contexts.back(), topology));
     }
     for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work, uninitialized);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <optional>
-
 #include "terse/error_feedback/none.hpp"
-#include "terse/topology/round.hpp"
-#include "terse/transport/assembly.hpp"
+#include "terse/topology/owners.hpp"
 
 namespace terse::detail {
 
@@ -19,8 +16,7 @@ class SpreadShare {
       : held_(NoErrorFeedback{}, own(plan, channel).compressed.begin_offset(),
               own(plan, channel).compressed.end_offset()),
         context_(executor, channel, envelope, compressor, NoErrorFeedback{}, layout, plan, names, &held_),
-        spread_(context_),
-        inbox_(context_.size) {}
+        round_(context_) {}
 
   template <class... Step>
   void open(const Step&... step) {
@@ -28,27 +24,14 @@ class SpreadShare {
   }
   template <class M>
   void spread(const M& message) {
-    const Portion& mine = own(context_.plan, context_.channel);
-    // The size of variable packets is known only on the host.
-    if constexpr (Traits<C>::variable) await_messages(context_.channel);
-    context_.codec.measure(mine, context_.mask, EmptyInbox{}, message);
-    std::byte* const packet = spread_.packet(context_.rank);
-    const index_t bytes =
-        context_.codec.encode(mine, context_.mask, EmptyInbox{}, message, context_.second, false, packet);
-    context_.note(context_.codec);
-    context_.stamp(packet, bytes, Phase::spread, context_.rank);
-    under_way_.emplace(spread_.post(context_.channel, bytes));
+    round_.start(context_, message);
   }
-  bool gathered(bool block) {
-    if (!settled(*under_way_, block)) return false;
-    spread_.accept(context_);
-    return true;
-  }
+  bool gathered(bool block) { return round_.gathered(context_, block); }
   template <class Consumer>
   void consume(const Consumer& consumer) {
-    spread_.deliver(context_, inbox_, 1, consumer);
+    round_.consume(context_, consumer);
   }
-  index_t most_bytes() const { return spread_.most_bytes(); }
+  index_t most_bytes() const { return round_.most_bytes(context_); }
 
  private:
   static const Portion& own(const Plan& plan, const Channel& channel) {
@@ -57,9 +40,7 @@ class SpreadShare {
 
   typename NoErrorFeedback::template State<E> held_;  // for this rank's chunk
   RoundContext<C, NoErrorFeedback, E> context_;
-  Spread<E> spread_;
-  Inbox<C> inbox_;
-  std::optional<Channel::Ticket> under_way_;
+  typename SpreadByOwners<CutBy::kind>::template Round<C, NoErrorFeedback, E> round_;
 };
 
 }  // namespace terse::detail

@@ -26,10 +26,11 @@ struct Adopt {
 TERSE_NUMERICS_END
 
 /// The parameters that steps update: fp32 copies for a model in 16 bits, otherwise the model's own parameters.
-template <Executor E, Number P>
+/// Without Kept the recipe keeps those of 16-bit models itself.
+template <Executor E, Number P, bool Kept = !std::is_same_v<P, float>>
 class Masters {
  public:
-  static constexpr bool kept = !std::is_same_v<P, float>;
+  static constexpr bool kept = Kept;
 
   explicit Masters(const Layout& layout) {
     if constexpr (kept) {
@@ -49,8 +50,10 @@ class Masters {
   ParameterRef<P> behind(P* parameters) {
     if constexpr (kept)
       return {masters_.data(), parameters};
-    else
+    else if constexpr (std::is_same_v<P, float>)
       return {parameters};
+    else
+      return {nullptr, parameters};
   }
   /// Returns element i of the model, on the host.
   float at(index_t i, in<E, P> parameters) const {

@@ -51,7 +51,8 @@ class Optimizer {
   using State = typename detail::Composed<R>::template State<E>;
   static_assert(detail::scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
-  using Masters = detail::Masters<E, P>;
+  static constexpr bool is_narrow = !std::is_same_v<P, float>;
+  using Masters = detail::Masters<E, P, is_narrow && !detail::keeps_masters<R>()>;
 
  public:
   using runs_on = E;

@@ -19,6 +19,12 @@ constexpr int scalars_of() {
     return 0;
 }
 
+/// Checks whether a recipe keeps the fp32 masters of 16-bit models itself.
+template <class R>
+constexpr bool keeps_masters() {
+  if constexpr (requires { Composed<R>::keeps_masters; }) return Composed<R>::keeps_masters;
+  return false;
+}
 /// Checks whether a recipe wraps an inner recipe.
 template <class R>
 constexpr bool goes_around() {

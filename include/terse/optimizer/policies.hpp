@@ -26,7 +26,8 @@ enum class PolicyKind {
   graph,
   inside,
   schedule,
-  block
+  block,
+  gather
 };
 
 namespace detail {
@@ -61,6 +62,8 @@ constexpr PolicyKind kind_of() {
     return PolicyKind::schedule;
   else if constexpr (requires { P::filters; })
     return PolicyKind::block;
+  else if constexpr (requires { P::gathers; })
+    return PolicyKind::gather;
   else
     return PolicyKind::none;
 }
@@ -158,6 +161,8 @@ struct Given {
                   "terse: this optimizer takes one schedule of meetings and has been given two");
     static_assert(count_of<PolicyKind::block, Ps...> <= 1,
                   "terse: this optimizer takes one of Block and has been given two");
+    static_assert(count_of<PolicyKind::gather, Ps...> <= 1,
+                  "terse: this optimizer takes one GatherBy and has been given two");
     constexpr bool mixes = is_one_of<Taken...>(PolicyKind::weight_decay);
     constexpr bool mixing_here =
         !mixes && (... || is_left<Taken...>(kind_of<Ps>(), PolicyKind::mixing_rule,

@@ -40,6 +40,7 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       masters_(layout_) {
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
+  if constexpr (is_narrow && detail::keeps_masters<R>()) state_.keep_masters();
   if constexpr (requires { detail::composed(recipe).compressor; })
     if (rank() == 0 && size() > 1) {
       const Plan compressed(detail::composed(recipe).compressor, layout_, layout_.range(), 1, false);

@@ -78,7 +78,7 @@ class Orthogonalizer {
       elements = std::max(elements, piece.count);
       square = std::max(square, side * side);
     }
-    if (matrices_.empty())
+    if (std::none_of(layout.segments().begin(), layout.segments().end(), is_hidden))
       throw usage_error(
           "no segment of the layout is marked as hidden, and this optimizer's preconditioner is for hidden "
           "matrices: set Segment::hidden for those between the input and the output");

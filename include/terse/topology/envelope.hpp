@@ -94,6 +94,7 @@ inline std::uint64_t check_with_payload(std::uint64_t check, const std::byte* pa
 ///     together(executor, act)                             calls act(); on a device its stamps are one kernel, and its accepts wait
 ///                                                         for the next one, while packets must stay as they are. No packet
 ///                                                         may be sent or received in between
+///     verify(executor)                                    checks the accepted packets, whose memory may be used again after it
 ///     absorb(executor, other)                             takes over the errors of another envelope of this step
 ///     arrived(executor, throws)                           all packets are here; with `throws` flags are an error
 ///     check_read(executor, wrong, sender)                 reports a packet whose decoding has set `wrong`; after
@@ -154,6 +155,7 @@ class Envelope {
   void together(E, const Act& act) {
     act();
   }
+  void verify(E) {}
   /// Takes over the errors of another envelope of this step.
   void absorb(E, const Envelope& other) {
     flags = detail::merged_flags(flags, other.flags);

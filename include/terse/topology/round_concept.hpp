@@ -53,6 +53,13 @@ constexpr bool check_round() {
   return true;
 }
 
+/// Returns the cut of a topology's chunks, by its member `cut` if it has one.
+template <class P>
+constexpr CutBy cut_by() {
+  if constexpr (requires { P::cut; }) return P::cut;
+  return CutBy::kind;
+}
+
 /// Returns the bytes of a context's `work` that a round requires.
 template <class Round, class Context, class P>
 index_t work_bytes(const Context& context, const P& topology) {

@@ -108,6 +108,9 @@ struct RoundContext {
         codec(executor, compressor, feedback, plan.whole, lent),
         envelope(envelope_) {}
 
+  /// Returns the chunk that this rank owns, where ranks own the chunks of their number.
+  const Portion& own() const { return plan.chunks[static_cast<std::size_t>(rank)]; }
+
   /// Opens a round.
   void open(std::uint64_t step_, std::uint64_t seed, std::uint64_t agreement, float rate_,
             Mask<typename E::memory> mask_, const StepScalars* now, bool checks_payload_ = false) {

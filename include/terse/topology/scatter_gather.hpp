@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <optional>
 
 #include "terse/topology/second_stage.hpp"
+#include "terse/topology/to_owners.hpp"
 
 namespace terse {
 
@@ -24,50 +24,17 @@ struct ScatterGather {
 
    public:
     TERSE_COLD explicit Round(const Context& context)
-        : second_(context, own(context)),
-          spread_(context),
-          inbox_(context.size),
-          out_(static_cast<std::size_t>(context.size)),
-          in_(static_cast<std::size_t>(context.size)) {
-      // In the order of messages, so that messages of a batch are adjacent in memory. To the successor first: if all began
-      // with rank 0, they would wait in line for one rank after the other.
-      std::byte* free = context.work;
-      for (int distance = 1; distance <= context.size; ++distance) {
-        const int peer = (context.rank + distance) % context.size;
-        const index_t leaving = context.plan.chunks[static_cast<std::size_t>(peer)].bytes;
-        std::byte* const packet = out_.at[static_cast<std::size_t>(peer)] =
-            std::exchange(free, free + context.channel.packet_room(leaving));
-        if (peer != context.rank) sends_.push_back({peer, packet, leaving, leaving});
-      }
-      const Portion& mine = own(context);
-      for (int peer = 0; peer < context.size; ++peer) {
-        if (peer == context.rank) continue;
-        std::byte* const packet = in_[static_cast<std::size_t>(peer)] =
-            std::exchange(free, free + context.channel.packet_room(mine.bytes));
-        receives_.push_back({peer, packet, mine.bytes, mine.variable});
-      }
-    }
+        : second_(context, context.own()), spread_(context), to_owners_(context) {}
     /// Returns the bytes of the outgoing packets, and of the incoming packets of this rank's chunk.
     static index_t work_bytes(const Context& context) {
-      index_t bytes = (context.size - 1) * context.channel.packet_room(own(context).bytes);
-      for (const Portion& chunk : context.plan.chunks) bytes += context.channel.packet_room(chunk.bytes);
-      return bytes;
+      return detail::ToOwners<C, F, E>::work_bytes(context);
     }
 
     template <class M>
     void start(Context& context, const M& message) {
-      context.codec.measure(context.plan.whole, context.mask, EmptyInbox{}, message);
       second_.start(context);
-      context.codec.encode_together(context.plan.chunks, context.mask, message, context.first, out_);
-      context.note(context.codec);
-      context.together([&] {
-        for (int c = 0; c < context.size; ++c)
-          context.stamp(out_.at[static_cast<std::size_t>(c)], out_.bytes[static_cast<std::size_t>(c)],
-                        Phase::reduce, c);
-      });
-      for (Send& send : sends_) send.bytes = out_.bytes[static_cast<std::size_t>(send.peer)];
+      to_owners_.start(context, message);
       spreading_ = false;
-      under_way_.emplace(context.channel.exchange(sends_, receives_, Phase::reduce));
     }
 
     template <class M>
@@ -75,13 +42,13 @@ struct ScatterGather {
       if (spreading_) return gathered(context, block);
       if (!reduced(context, message, block)) return false;
       const MeanOf mean{1.0F / static_cast<float>(context.size)};
-      spread(context, Message{mean, mean}, inbox_);
+      spread(context, Message{mean, mean}, to_owners_.inbox());
       return false;
     }
 
     template <class Consumer>
     void consume(Context& context, const Consumer& consumer) {
-      spread_.deliver(context, inbox_, 1, consumer);
+      spread_.deliver(context, to_owners_.inbox(), 1, consumer);
     }
 
     // The halves of the round, see Hierarchical.
@@ -89,21 +56,11 @@ struct ScatterGather {
     static int own_chunk(int rank, int) { return rank; }
     template <class M>
     bool reduced(Context& context, const M&, bool block) {
-      if (!settled(*under_way_, block)) return false;
-      inbox_.clear();
-      context.together([&] {
-        for (int peer = 0; peer < context.size; ++peer) {
-          const std::byte* packet = (peer == context.rank ? out_.at : in_)[static_cast<std::size_t>(peer)];
-          if (peer != context.rank) context.accept(packet, own(context), Phase::reduce, context.rank, peer);
-          context.add(inbox_, own(context), packet, Phase::reduce, peer);
-        }
-      });
-      return true;
+      return to_owners_.arrived(context, block);
     }
     template <class Consumer>
     void take(Context& context, const Consumer& consumer) {
-      inbox_.watch(context.damage());
-      deliver(context, own(context), inbox_, 1.0F / static_cast<float>(context.size), consumer);
+      to_owners_.take(context, consumer);
     }
     template <class M>
     void spread(Context& context, const M& message) {
@@ -117,9 +74,7 @@ struct ScatterGather {
 
     index_t most_spread_bytes(const Context&) const { return spread_.most_bytes(); }
     index_t most_bytes(const Context& context) const {
-      index_t bytes = most_spread_bytes(context);
-      for (const Send& send : sends_) bytes += send.room;
-      return bytes;
+      return most_spread_bytes(context) + to_owners_.most_bytes();
     }
 
     /// Returns the squared norm of the dense part of the mean, the same on all ranks.
@@ -131,15 +86,11 @@ struct ScatterGather {
     }
 
    private:
-    static const Portion& own(const Context& context) {
-      return context.plan.chunks[static_cast<std::size_t>(context.rank)];
-    }
-
     /// Compresses the owner's chunk of `message` again and sends it to all ranks.
     template <class M, class In>
     void spread(Context& context, const M& message, In&& inbox) {
       std::byte* const packet = spread_.packet(context.rank);
-      const index_t bytes = second_.encode(context, own(context), inbox, message, packet);
+      const index_t bytes = second_.encode(context, context.own(), inbox, message, packet);
       context.stamp(packet, bytes, Phase::spread, context.rank);
       spreading_ = true;
       under_way_.emplace(spread_.post(context.channel, bytes));
@@ -147,11 +98,7 @@ struct ScatterGather {
 
     SecondStage<C, F, E> second_;
     Spread<E> spread_;
-    Inbox<C> inbox_;
-    detail::ChunkPackets out_;    // for each rank, in the context's work memory
-    std::vector<std::byte*> in_;  // from each rank, in the context's work memory
-    std::vector<Send> sends_;
-    std::vector<Receive> receives_;
+    detail::ToOwners<C, F, E> to_owners_;
     std::optional<Channel::Ticket> under_way_;
     bool spreading_ = false;
   };

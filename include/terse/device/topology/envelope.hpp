@@ -83,6 +83,7 @@ class Envelope<E> {
     together_ = false;
     if (next_.leaving.count > 0) launch(ex);
   }
+  void verify(E ex) { settle_next(ex); }
   void absorb(E ex, Envelope& other) {
     settle_next(ex);
     other.settle_next(ex);

@@ -24,6 +24,10 @@ constexpr bool check_inner() {
     static_assert(
         !is_blind<Inner>(),
         "terse: messages of an inner recipe must show its gradient; this one sends before it is known");
+    static_assert(
+        !keeps_masters<Inner>(),
+        "terse: Sharded divides the state of one model among all ranks, and the ranks of a local method have "
+        "models of their own. Use Adam<> instead of Sharded<Adam<>>");
     return check_recipe<Inner>();
   }
   return false;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -64,18 +63,7 @@ struct Streaming {
   }
   /// Returns one range per fragment, which is empty if no segment's middle lies in its part.
   std::vector<Range> cut(const Layout& layout) const {
-    const Range whole = layout.range();
-    std::vector<std::vector<Piece>> parts(static_cast<std::size_t>(count));
-    index_t before = 0;
-    for (const Piece& piece : whole.pieces()) {
-      const double middle = static_cast<double>(before) + 0.5 * static_cast<double>(piece.count);
-      const double part = middle * static_cast<double>(count) / static_cast<double>(whole.elements());
-      parts[static_cast<std::size_t>(part)].push_back(piece);
-      before += piece.count;
-    }
-    std::vector<Range> ranges;
-    for (std::vector<Piece>& part : parts) ranges.emplace_back(std::move(part));
-    return ranges;
+    return layout.range().divide(static_cast<index_t>(count));
   }
   std::uint64_t offset(std::uint64_t turn, std::uint64_t period) const { return turn * period / count; }
   std::uint64_t delay_in(std::uint64_t) const { return delay; }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <limits>
+
+#include "terse/executor/factors.hpp"
+#include "terse/preconditioner/parameter_ref.hpp"
+#include "terse/topology/round_context.hpp"
+
+// The functors of Sharded: `find` leads from the arena to a share.
+
+namespace terse {
+
+TERSE_NUMERICS_BEGIN
+
+namespace detail {
+
+/// The gradient times the step's scale, which is in place `at` of the recipe's scalars.
+template <Number G>
+struct GradientByScalar {
+  const G* gradients;
+  const StepScalars* now;
+  int at;
+  float scale = 1;
+
+  using StreamsOf = GradientByScalar;
+  TERSE_HD auto streams() { return reads(gradients); }
+  TERSE_HD void enter(const Piece&) { scale = now->own[static_cast<std::size_t>(at)]; }
+  TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]) * scale; }
+};
+
+/// Writes means to a share.
+struct ToShare {
+  const Moved* places;
+  index_t count;
+  float* share;
+  index_t begin = 0;  // the arena index of share[0]
+
+  TERSE_HD void enter(const Piece& piece) {
+    const Moved& place = find(places, count, piece.offset);
+    begin = place.offset - place.there;
+  }
+  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { share[i - begin] = mean; }
+};
+/// Copies owned parameters to a share.
+template <Number P>
+struct AdoptShare {
+  ToShare to;
+  const P* model;
+  TERSE_HD void enter(const Piece& piece) { to.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i) const { to(piece, i, widened(model[i])); }
+};
+
+struct TimesFactor {
+  float* values;
+  float factor;
+  using StreamsOf = TimesFactor;
+  TERSE_HD auto streams() { return updates(values); }
+  TERSE_HD void operator()(const Piece&, index_t i) const { values[i] *= factor; }
+};
+
+/// A share's parameters as a message, or their difference to the model's. NaN if the owner's step has failed, so that all ranks
+/// learn of it.
+template <Number P, bool Difference>
+struct SayOwned {
+  const Moved* places;
+  index_t count;
+  const float* share;
+  const P* model;
+  bool failed;
+  index_t begin = 0;
+
+  TERSE_HD void enter(const Piece& piece) {
+    const Moved& place = find(places, count, piece.offset);
+    begin = place.offset - place.there;
+  }
+  TERSE_HD float operator()(const Piece&, index_t i) const {
+    const float x = Difference ? share[i - begin] - widened(model[i]) : share[i - begin];
+    return failed ? std::numeric_limits<float>::quiet_NaN() : x;
+  }
+};
+/// Takes over what the owners have sent.
+template <Number P, bool Difference>
+struct TakeOwned {
+  P* model;
+  using StreamsOf = TakeOwned;
+  TERSE_HD auto streams() { return updates(model); }
+  TERSE_HD void operator()(const Piece&, index_t i, float sent) const {
+    model[i] = narrowed<P>(Difference ? widened(model[i]) + sent : sent);
+  }
+};
+
+}  // namespace detail
+
+TERSE_NUMERICS_END
+
+}  // namespace terse
