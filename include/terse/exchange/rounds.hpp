@@ -132,7 +132,7 @@ class Rounds {
         layout_(layout),
         compressed_(Plan(compressor, layout, range, 1, false).whole.compressed),
         feedback_(lent) {
-    if (feedback_ == nullptr)
+    if (feedback_ == nullptr && !encodes_own<P>())
       feedback_ = &own_feedback_.emplace(feedback, compressed_.begin_offset(), compressed_.end_offset());
     const index_t bytes = takes_any_round<C> && P::exact
                               ? slice_bytes_of(slice_bytes, transport.in_stream_order(), !C::lossless)
@@ -144,9 +144,16 @@ class Rounds {
     std::vector<Context> contexts;
     index_t work = 0;
     for (std::size_t k = 0; k < ranges.size(); ++k) {
+      Plan plan(compressor, layout, ranges[k], transport.size(), note, cut_by<P>());
+      FeedbackState* state = feedback_;
+      if constexpr (encodes_own<P>()) {
+        const Range& mine = plan.chunks[static_cast<std::size_t>(transport.rank())].compressed;
+        own_chunks_.push_back(
+            std::make_unique<FeedbackState>(feedback, mine.begin_offset(), mine.end_offset()));
+        state = own_chunks_.back().get();
+      }
       contexts.push_back(Context(executor, channels_[k % lanes_], envelope_, compressor, feedback, layout_,
-                                 Plan(compressor, layout, ranges[k], transport.size(), note, cut_by<P>()),
-                                 names, feedback_));
+                                 std::move(plan), names, state));
       work = std::max(work, work_bytes<Round>(contexts.back(), topology));
     }
     for (std::size_t lane = 0; lane < channels_.size(); ++lane) work_.emplace_back(work, uninitialized);
@@ -267,6 +274,7 @@ class Rounds {
   Range compressed_;
   std::optional<FeedbackState> own_feedback_;
   FeedbackState* feedback_;
+  std::vector<std::unique_ptr<FeedbackState>> own_chunks_;  // by slice, if a rank encodes only its own chunk
   Envelope<E> envelope_;
   std::vector<Channel> channels_;                            // by lane, as are the buffers
   std::vector<buffer<std::byte, typename E::memory>> work_;  // for packets in flight

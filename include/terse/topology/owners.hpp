@@ -103,6 +103,7 @@ struct SpreadByOwners {
   static constexpr bool exact = true;
   static constexpr bool recompresses = false;
   static constexpr CutBy cut = How;
+  static constexpr bool encodes_own = true;
   using ForDense = SpreadByOwners;
 
   template <Compressor C, ErrorFeedback F, Executor E>

@@ -60,6 +60,13 @@ constexpr CutBy cut_by() {
   return CutBy::kind;
 }
 
+/// Checks whether a topology's ranks encode their own chunks only.
+template <class P>
+constexpr bool encodes_own() {
+  if constexpr (requires { P::encodes_own; }) return P::encodes_own;
+  return false;
+}
+
 /// Returns the bytes of a context's `work` that a round requires.
 template <class Round, class Context, class P>
 index_t work_bytes(const Context& context, const P& topology) {
