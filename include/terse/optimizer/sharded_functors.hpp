@@ -61,7 +61,7 @@ struct TimesFactor {
 
 /// A share's parameters as a message, or their difference to the model's. NaN if the owner's step has failed, so that all ranks
 /// learn of it.
-template <Number P, bool Difference>
+template <Number P, bool Moves>
 struct SayOwned {
   const Moved* places;
   index_t count;
@@ -75,18 +75,18 @@ struct SayOwned {
     begin = place.offset - place.there;
   }
   TERSE_HD float operator()(const Piece&, index_t i) const {
-    const float x = Difference ? share[i - begin] - widened(model[i]) : share[i - begin];
+    const float x = Moves ? share[i - begin] - widened(model[i]) : share[i - begin];
     return failed ? std::numeric_limits<float>::quiet_NaN() : x;
   }
 };
 /// Takes over what the owners have sent.
-template <Number P, bool Difference>
+template <Number P, bool Moves>
 struct TakeOwned {
   P* model;
   using StreamsOf = TakeOwned;
   TERSE_HD auto streams() { return updates(model); }
   TERSE_HD void operator()(const Piece&, index_t i, float sent) const {
-    model[i] = narrowed<P>(Difference ? widened(model[i]) + sent : sent);
+    model[i] = narrowed<P>(Moves ? widened(model[i]) + sent : sent);
   }
 };
 
