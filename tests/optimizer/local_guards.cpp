@@ -14,7 +14,7 @@ namespace {
 using Slow = SlowMo<Adam<>>;
 using Local = LocalSgd<MomentumSgd<>>;
 using Overlap = OverlapLocalSgd<MomentumSgd<>>;
-using Streaming = StreamingDiLoCo<MomentumSgd<>>;
+using Streamed = StreamingDiLoCo<MomentumSgd<>>;
 using Cocktail = CocktailSgd<MomentumSgd<>>;
 
 template <class Error, class Program>
@@ -52,14 +52,14 @@ TEST_CASE("periods, momenta and pull-backs that can't work are refused, those of
   CHECK(says(construction(Overlap{.merge = {.pullback = 1.01F}}), "pullback must be in [0, 1]"));
   CHECK(says(construction(Overlap{.merge = {.pullback = not_a_number}}), "pullback must be in [0, 1]"));
   CHECK(says(construction(Overlap{.merge = {.anchor_momentum = 1}}), "anchor_momentum"));
-  CHECK(construction(Streaming{}).empty());
-  CHECK(says(construction(Streaming{.outer = {.rate = -1}}), "the outer rate"));
-  CHECK(says(construction(Streaming{.outer = {.local_share = 1.01F}}), "local_share must be in [0, 1]"));
+  CHECK(construction(Streamed{}).empty());
+  CHECK(says(construction(Streamed{.outer = {.rate = -1}}), "the outer rate"));
+  CHECK(says(construction(Streamed{.outer = {.local_share = 1.01F}}), "local_share must be in [0, 1]"));
   CHECK(
-      says(construction(Streaming{.outer = {.local_share = not_a_number}}), "local_share must be in [0, 1]"));
-  CHECK(says(construction(Streaming{.schedule = {.count = 0}}), "at least 1 fragment"));
-  CHECK(says(construction(Streaming{.schedule = {.delay = 9}}), "must be at most the period"));
-  CHECK(says(construction(Streaming{.inner_buffers = InnerBuffers::reset}), "inner_buffers must be keep"));
+      says(construction(Streamed{.outer = {.local_share = not_a_number}}), "local_share must be in [0, 1]"));
+  CHECK(says(construction(Streamed{.schedule = {.count = 0}}), "at least 1 fragment"));
+  CHECK(says(construction(Streamed{.schedule = {.delay = 9}}), "must be at most the period"));
+  CHECK(says(construction(Streamed{.inner_buffers = InnerBuffers::reset}), "inner_buffers must be keep"));
   CHECK(construction(Cocktail{}).empty());
   CHECK(says(construction(Cocktail{.schedule = {.count = 1, .delay = 2}}), "must be at most the period"));
   CHECK(says(construction(Cocktail{.compressor = {.selection = {.first = {.ratio = 2}}}}), "ratio must be"));
@@ -99,9 +99,9 @@ TEST_CASE("ranks that are set up with other periods are told so") {
   CHECK(says(differ(Slow{}, Slow{.outer = {.momentum = 0.1F}}), "hyper-parameters"));
   CHECK(says(differ(Slow{}, Slow{.inner_buffers = InnerBuffers::reset}), "hyper-parameters"));
   CHECK(says(differ(Overlap{}, Overlap{.merge = {.pullback = 0.5F}}), "hyper-parameters"));
-  CHECK(says(differ(Streaming{}, Streaming{.schedule = {.count = 3}}), "hyper-parameters"));
-  CHECK(says(differ(Streaming{}, Streaming{.schedule = {.delay = 2}}), "hyper-parameters"));
-  CHECK(says(differ(Streaming{}, Streaming{.outer = {.local_share = 0}}), "hyper-parameters"));
+  CHECK(says(differ(Streamed{}, Streamed{.schedule = {.count = 3}}), "hyper-parameters"));
+  CHECK(says(differ(Streamed{}, Streamed{.schedule = {.delay = 2}}), "hyper-parameters"));
+  CHECK(says(differ(Streamed{}, Streamed{.outer = {.local_share = 0}}), "hyper-parameters"));
 }
 
 TEST_CASE("recipes go around recipes that go around recipes, and the rate is the innermost one's") {
@@ -144,7 +144,7 @@ TEST_CASE("rates that differ between ranks are noticed when they meet") {
   };
   check(Slow{.period = 3});
   check(Overlap{.period = 3});
-  check(Streaming{.period = 3, .schedule = {.count = 1}});
+  check(Streamed{.period = 3, .schedule = {.count = 1}});
 }
 
 TEST_CASE("settings that need room hold from construction on; the period may change") {
@@ -288,7 +288,7 @@ TEST_CASE("an optimizer that goes with a round under way completes it for the ot
     }
   };
   check(Overlap{.period = 4}, "mean");
-  check(Streaming{.period = 4, .schedule = {.count = 1, .delay = 4}}, "anchor");
+  check(Streamed{.period = 4, .schedule = {.count = 1, .delay = 4}}, "anchor");
 }
 
 TEST_CASE("rounds under way at the end of a program, on all ranks, are no error") {
@@ -301,7 +301,7 @@ TEST_CASE("rounds under way at the end of a program, on all ranks, are no error"
             }).empty());
   };
   check(Overlap{.period = 4});
-  check(Streaming{.period = 4, .schedule = {.count = 12, .delay = 3}});
+  check(Streamed{.period = 4, .schedule = {.count = 12, .delay = 3}});
   check(Cocktail{.period = 4, .schedule = {.count = 12, .delay = 3}});
 }
 
@@ -331,7 +331,7 @@ TEST_CASE("what is not finite counts as 0 by policy, in steps alone and where gr
   };
   check(Slow{.period = 3, .average_gradients_until = 3});
   check(Overlap{.period = 3});
-  check(Streaming{.period = 3, .schedule = {.count = 2, .delay = 1}});
+  check(Streamed{.period = 3, .schedule = {.count = 2, .delay = 1}});
 }
 
 TEST_CASE("a step that all skip changes nothing, and the period goes on where it was") {
@@ -358,7 +358,7 @@ TEST_CASE("a step that all skip changes nothing, and the period goes on where it
   };
   check(Slow{.period = 3});
   check(Overlap{.period = 3});
-  check(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}});
+  check(Streamed{.period = 3, .schedule = {.count = 12, .delay = 2}});
 }
 
 TEST_CASE("a step allocates nothing") {
@@ -370,7 +370,7 @@ TEST_CASE("a step allocates nothing") {
     check_allocations(Overlap{.period = 3}, options);
     check_allocations(NoLoCo<MomentumSgd<>>{.period = 3}, options);
     check_allocations(DiLoCo<MomentumSgd<>, Gossip>{.period = 3}, options);
-    check_allocations(Streaming{.period = 3, .schedule = {.count = 12, .delay = 2}}, options);
+    check_allocations(Streamed{.period = 3, .schedule = {.count = 12, .delay = 2}}, options);
     check_allocations(Cocktail{.schedule = {.count = 2, .delay = 1}}, options);
   }
 }

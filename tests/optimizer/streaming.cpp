@@ -14,7 +14,7 @@ using namespace terse::test;
 
 namespace {
 
-using Streaming = StreamingDiLoCo<MomentumSgd<>>;
+using Streamed = StreamingDiLoCo<MomentumSgd<>>;
 
 /// Five layers that fit the quadratics, in four parts of about the same size.
 Layout layers() {
@@ -102,7 +102,7 @@ TEST_CASE("around plain steps it is what letters say that take as long as its ro
   for (const Layout& layout : {layers(), odd_sizes()})
     for (const Case& one : cases) {
       CAPTURE(one.ranks);
-      const History ours = train(with(Streaming{.inner = plain()}, one), one.ranks, {.layout = layout});
+      const History ours = train(with(Streamed{.inner = plain()}, one), one.ranks, {.layout = layout});
       reference::StreamingLetters oracle(layout, at(one.ranks), start(layout), streams(one));
       compare(ours, oracle, layout);
     }
@@ -139,7 +139,7 @@ void check_whole(Streams recipe, const Whole& whole) {
 }  // namespace
 
 TEST_CASE("a single fragment without delay or local share is DiLoCo, bit by bit, whatever it sends") {
-  check_whole(Streaming{}, DiLoCo<MomentumSgd<>>{.period = 3});
+  check_whole(Streamed{}, DiLoCo<MomentumSgd<>>{.period = 3});
   check_whole(StreamingDiLoCo<Adam<>>{}, DiLoCo<Adam<>>{.period = 5, .average_gradients_until = 7});
   check_whole(StreamingDiLoCo<MomentumSgd<>, Uniform<8>, Residual>{},
               DiLoCo<MomentumSgd<>, Uniform<8>, Residual>{.period = 4});
@@ -152,7 +152,7 @@ TEST_CASE("a delay in which nobody moves is none") {
   for (const int ranks : {1, 3}) {
     const Training training{.rate = resting, .layout = odd_sizes(), .count = 43};
     const History at_once = train(DiLoCo<MomentumSgd<>>{.inner = plain(), .period = 8}, ranks, training);
-    const History late = train(with(Streaming{.inner = plain()}, {ranks, 8, 1, 3, 0}), ranks, training);
+    const History late = train(with(Streamed{.inner = plain()}, {ranks, 8, 1, 3, 0}), ranks, training);
     for (std::size_t step = 10; step < 43; ++step)
       // Steps 8 to 10 hear of step 8's mean in step 11 at the latest.
       if ((step + 1) % 8 >= 3)
@@ -206,7 +206,7 @@ struct LateMean {
 TEST_CASE("outer rules of one's own go by the schedules that there are") {
   const LocalUpdatesFrom<MomentumSgd<>, LateMean, Streaming> own{.period = 6,
                                                                  .schedule = {.count = 3, .delay = 2}};
-  auto momentum = with(Streaming{}, {3, 6, 3, 2, 0});
+  auto momentum = with(Streamed{}, {3, 6, 3, 2, 0});
   momentum.outer.rate = 1;
   momentum.outer.momentum = 0;
   const Training training{.layout = layers()};
@@ -215,7 +215,7 @@ TEST_CASE("outer rules of one's own go by the schedules that there are") {
 
 TEST_CASE("a local share of 1 leaves ranks alone, and their anchor goes its way") {
   for (const int ranks : {1, 3}) {
-    const History ours = train(with(Streaming{}, {ranks, 4, 2, 1, 1}), ranks, {.layout = layers()});
+    const History ours = train(with(Streamed{}, {ranks, 4, 2, 1, 1}), ranks, {.layout = layers()});
     for (int rank = 0; rank < ranks; ++rank) {
       const History alone = train(MomentumSgd<>{}, 1, {.layout = layers(), .first_rank = rank});
       for (std::size_t step = 0; step < steps; ++step)
@@ -234,7 +234,7 @@ TEST_CASE("a fragment's bits don't depend on what the others do") {
     if (segment.name != "a") segment.learning_rate_scale *= 2;
     other.add(segment);
   }
-  const auto recipe = with(Streaming{}, {3, 8, 4, 2, 0.5F});
+  const auto recipe = with(Streamed{}, {3, 8, 4, 2, 0.5F});
   const History ours = train(recipe, 3, {.layout = layout}), theirs = train(recipe, 3, {.layout = other});
   for (std::size_t step = 0; step < steps; ++step)
     for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -247,7 +247,7 @@ TEST_CASE("a fragment's bits don't depend on what the others do") {
 TEST_CASE("the anchor, which all ranks have, can be read as the model, and the point behind it") {
   on_ranks(3, [](Threads& transport) {
     const Layout layout = layers();
-    Optimizer optimizer{with(Streaming{}, {3, 4, 2, 1, 0.5F}), transport, layout};
+    Optimizer optimizer{with(Streamed{}, {3, 4, 2, 1, 0.5F}), transport, layout};
     Floats x = start(layout), model(x.size()), behind(x.size());
     for (int step = 1; step <= 9; ++step)
       optimizer.step(x, Quadratics::gradient<float>(at(transport.rank()), x));
@@ -287,7 +287,7 @@ TEST_CASE("each fragment is sent in its own steps, and nothing in others") {
   for (const std::uint64_t delay : std::initializer_list<std::uint64_t>{0, 1, 4}) {
     const int ranks = 3;
     const History ours =
-        train(with(Streaming{}, {ranks, period, count, delay, 0.5F}), ranks, {.layout = layers()});
+        train(with(Streamed{}, {ranks, period, count, delay, 0.5F}), ranks, {.layout = layers()});
     for (std::uint64_t step = 1; step <= steps; ++step)
       for (int rank = 0; rank < ranks; ++rank) {
         CAPTURE(step);
@@ -328,7 +328,7 @@ TEST_CASE("in a step of layers of one size it sends as many times less than DiLo
         return std::pair{static_cast<std::uint64_t>(said), all};
       };
       const auto whole = most(DiLoCo<MomentumSgd<>>{.period = 8});
-      const auto parts = most(with(Streaming{}, {ranks, 8, count, 0, 0.5F}));
+      const auto parts = most(with(Streamed{}, {ranks, 8, count, 0, 0.5F}));
       // Both phases send a header of 32 bytes to each peer.
       const std::uint64_t headers = 2 * 32 * static_cast<std::uint64_t>(ranks - 1);
       CHECK((parts.first - headers) * count == whole.first - headers);
@@ -340,7 +340,7 @@ TEST_CASE("what is said of a step's bytes counts all rounds that may be under wa
   on_ranks(2, [](Threads& transport) {
     const Layout layout = layers();
     const auto said = [&](std::uint64_t delay) {
-      const Optimizer optimizer{with(Streaming{}, {2, 8, 4, delay, 0}), transport, layout};
+      const Optimizer optimizer{with(Streamed{}, {2, 8, 4, delay, 0}), transport, layout};
       return static_cast<std::uint64_t>(optimizer.bytes_per_step().full_precision);
     };
     std::vector<std::uint64_t> parts;
@@ -363,7 +363,7 @@ TEST_CASE("moves of 4 bits go where exact ones do") {
   const Training training{cooling, layers(), 400, false};
   const auto most_apart = [&](const auto& recipe) {
     const History ours = train(with(recipe, {2, 8, 4, 2, 0}), 2, training);
-    const History exact = train(with(Streaming{.inner = plain()}, {2, 8, 4, 2, 0}), 2, training);
+    const History exact = train(with(Streamed{.inner = plain()}, {2, 8, 4, 2, 0}), 2, training);
     return relative_error(
         layers(), ours.back()[0].parameters, exact.back()[0].parameters,
         [](const Segment& segment) { return segment.compress; }, 1);
@@ -379,7 +379,7 @@ TEST_CASE("moves of 4 bits go where exact ones do") {
 
 TEST_CASE("period and delay may change while rounds are under way") {
   on_ranks(3, [](Threads& transport) {
-    Optimizer optimizer{with(Streaming{}, {3, 8, 4, 3, 0.5F}), transport, layers()};
+    Optimizer optimizer{with(Streamed{}, {3, 8, 4, 3, 0.5F}), transport, layers()};
     Floats x = start(layers()), model(x.size());
     for (int step = 1; step <= 40; ++step) {
       if (step == 10) optimizer.recipe.period = 5;
