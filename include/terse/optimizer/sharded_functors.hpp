@@ -36,6 +36,8 @@ struct ToShare {
   float* share;
   index_t begin = 0;  // the arena index of share[0]
 
+  using StreamsOf = ToShare;
+  TERSE_HD auto streams() { return writes(share, begin); }
   TERSE_HD void enter(const Piece& piece) {
     const Moved& place = find(places, count, piece.offset);
     begin = place.offset - place.there;
@@ -47,6 +49,8 @@ template <Number P>
 struct AdoptShare {
   ToShare to;
   const P* model;
+  using StreamsOf = AdoptShare;
+  TERSE_HD auto streams() { return to.streams() + reads(model); }
   TERSE_HD void enter(const Piece& piece) { to.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i) const { to(piece, i, widened(model[i])); }
 };
@@ -70,6 +74,13 @@ struct SayOwned {
   bool failed;
   index_t begin = 0;
 
+  using StreamsOf = SayOwned;
+  TERSE_HD auto streams() {
+    if constexpr (Difference)
+      return reads(share, begin) + reads(model);
+    else
+      return reads(share, begin);
+  }
   TERSE_HD void enter(const Piece& piece) {
     const Moved& place = find(places, count, piece.offset);
     begin = place.offset - place.there;

@@ -27,6 +27,8 @@ struct PassOn {
   const float* means;
   index_t begin;
   Consumer consumer;
+  using StreamsOf = PassOn;
+  TERSE_HD auto streams() requires NamesStreams<Consumer> { return consumer.streams() + reads(means, begin); }
   TERSE_HD void enter(const Piece& piece) { terse::enter(consumer, piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i) const { consumer(piece, i, means[i - begin]); }
 };
