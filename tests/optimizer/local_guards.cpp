@@ -85,7 +85,7 @@ TEST_CASE("inner recipes that are alone draw random numbers of their rank's own"
 TEST_CASE("steps differ in more than numbers and may not be recorded") {
   CHECK_FALSE(Slow::recordable());
   CHECK_FALSE(terse::detail::Composed<Overlap>::recordable());
-  CHECK_FALSE(Streaming::recordable());
+  CHECK_FALSE(Streamed::recordable());
 }
 
 TEST_CASE("ranks that are set up with other periods are told so") {
@@ -252,7 +252,7 @@ TEST_CASE("a peer that throws, is late or leaves ends the others with peer_error
   check_peers(Overlap{.period = 4}, 3);
   check_peers(Overlap{.period = 4}, 6);
   // Fragments are sent in steps 2, 4 and 6, and come in in steps 5, 7 and 9.
-  const Streaming delayed{.period = 4, .schedule = {.count = 12, .delay = 3}};
+  const Streamed delayed{.period = 4, .schedule = {.count = 12, .delay = 3}};
   check_peers(delayed, 5);
   check_peers(delayed, 7);
   check_peers(Cocktail{}, 3);

@@ -76,7 +76,7 @@ struct SayOwned {
 
   using StreamsOf = SayOwned;
   TERSE_HD auto streams() {
-    if constexpr (Difference)
+    if constexpr (Moves)
       return reads(share, begin) + reads(model);
     else
       return reads(share, begin);
