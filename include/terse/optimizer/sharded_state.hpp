@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "terse/error_feedback/none.hpp"
+#include "terse/error_feedback/owners_residual.hpp"
 #include "terse/optimizer/averaging.hpp"
 #include "terse/optimizer/gradient_norm.hpp"
 #include "terse/optimizer/local/inner.hpp"
