@@ -59,6 +59,7 @@ PLAN = [
     test("mixing", 40, 150, "mixing with neighbours, Moniqua"),
     test("local", 40, 150, "local methods, LAMB"),
     test("replay", 20, 120, "recorded steps"),
+    test("sharded", 30, 150, "sharded state"),
     test("pipeline", 40, 150, "stages of a pipeline"),
     sanitize("synccheck", "sparse", KINDS, "barriers of sparse compressors"),
     sanitize("racecheck", "sparse", KINDS, "shared memory of sparse compressors"),
@@ -94,7 +95,7 @@ PLAN = [
             "a rank stops after an exchange", environment=f"CUDA_MODULE_LOADING={mode}",
             figures=True) for mode in ("LAZY", "EAGER")),
     test("large", 90, 240, "2^31 elements; 27 GB here and there"),
-    test("others", 30, 150, "Hadamard, ErrorControl, Star, Hierarchical"),
+    test("others", 30, 150, "Hadamard, ErrorControl, Star, two levels"),
     test("nccl_optimizer", 40, 180, "whole optimizers, a GPU for each rank"),
     test("nccl_pipeline", 40, 180, "pipelines, a GPU for each stage"),
     # The trainer is built by hand with a LibTorch for CUDA, see docs/libtorch.md.
