@@ -7,7 +7,7 @@ from evidence import ROOT, Row
 from fine_tune import FineTune
 
 # Bits forward and back. With 8 bits a copy follows its activation, so that its change is the activation's own movement.
-EXACT, METHODS = "changes:8/8", ["changes:4/8", "changes:3/6", "changes:2/4"]
+EXACT, METHODS = "changes:8/8", ["changes:4/8", "changes:2/4"]
 
 
 class Copies(FineTune):
@@ -19,9 +19,9 @@ class Copies(FineTune):
 
     def rows(self):
         examples, epochs, held_out = (32, 3, 20) if self.smoke else (2000, 4, 500)
-        for method in [EXACT, *METHODS]:
-            key = {"method": method, "examples": examples, "epochs": epochs, "held_out": held_out, "seed": 1}
-            yield Row(key, [self.program("examples/pipeline"), "--task", "glosses", "--pretrained", self.model, "--method", method,
+        for method in [EXACT, *(METHODS[-1:] if self.smoke else METHODS)]:
+            key = {"method": method, "examples": examples, "epochs": epochs, "held_out": held_out, "granularity": 64, "seed": 1}
+            yield Row(key, [self.program("examples/pipeline"), "--task", "glosses", "--pretrained", self.model, "--method", method, "--granularity", 64,
                             "--examples", examples, "--epochs", epochs, "--held-out", held_out, "--seeds", 1, "--json", "-", "--quiet"],
                       minutes=0.1 if self.smoke else 5)
 
