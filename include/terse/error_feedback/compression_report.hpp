@@ -93,7 +93,7 @@ class CompressionReport {
   /// arena's order. Call it between steps, after all steps or some. Costs a few passes over n, and memory for the parameters; waits
   /// for a device. Without parameters there are no updates. Throws usage_error for a view of the wrong size.
   std::vector<Line> read(view<const float> parameters = {});
-  /// The same for parameters on a device or in 16 bits.
+  /// Does so for parameters on a device or in 16 bits.
   template <class P, class Space>
   std::vector<Line> read(view<P, Space> parameters) {
     std::vector<std::remove_const_t<P>> here(static_cast<std::size_t>(parameters.size()));

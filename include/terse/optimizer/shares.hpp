@@ -29,10 +29,10 @@ class Shares {
     // Every share has segments of every group, so that a group has the same place in all layouts, and of both kinds.
     for (const Segment& segment : whole.segments()) {
       const bool hidden = segment.hidden && how == CutBy::segment;
-      const auto alike = [&](const Segment& other) {
+      const auto matches = [&](const Segment& other) {
         return other.group == segment.group && other.hidden == hidden;
       };
-      if (std::none_of(layout_.segments().begin(), layout_.segments().end(), alike))
+      if (std::none_of(layout_.segments().begin(), layout_.segments().end(), matches))
         add_none_like(segment, hidden);
     }
     const auto by_offset = [](const auto& a, const auto& b) { return a.offset < b.offset; };
