@@ -14,7 +14,7 @@ TERSE_NUMERICS_BEGIN
 ///
 ///     q_i = C(D_i - learning_rate g_i)        x_i = x_i + q_i        D_i = D_i + sum_j W_ij (q_j - q_i)
 struct DifferenceDescent {
-  static constexpr MixingFacts facts{.moves_by_packet = true, .needs_fixed = true};
+  static constexpr MixingFacts facts{.moves_by_packet = true, .needs_fixed = true, .sums_over_ranks = true};
   static constexpr std::array<const char*, 1> state{"consensus"};
   static void check() {}
   template <class Visit>
@@ -45,7 +45,7 @@ struct DifferenceDescent {
 ///
 /// Only then are the copies, and with them D^x and D^y, updated by C(x_i - its copy) and C(y_i - its copy).
 struct CompressedTracker {
-  static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
+  static constexpr MixingFacts facts{.vectors = 2, .sums_over_ranks = true, .second_by_difference = true};
   static constexpr std::array<const char*, 2> state{"tracker", "pull"};
   static void check() {}
   template <class Visit>

@@ -18,7 +18,8 @@ TERSE_NUMERICS_BEGIN
 template <class Direction>
 struct ExactDiffusion {
   static_assert(check_local_direction<Direction>());
-  static constexpr MixingFacts facts{.needs_fixed_symmetric = true, .needs_spectrum = true};
+  static constexpr MixingFacts facts{
+      .needs_fixed_symmetric = true, .needs_spectrum = true, .sums_over_ranks = true};
   static constexpr auto state = detail::with_name(Direction::state, "correction");
   static double eigenvalues_above() { return -1.0 / 3; }
   Direction direction{};  ///< the local direction, from this rank's own gradient

@@ -26,6 +26,9 @@ struct MixingFacts {
       false;                     ///< diverges on directed graphs and on graphs that change from step to step
   bool needs_spectrum = false;   ///< diverges if a fixed symmetric W has an eigenvalue at or below -1/3
   bool allows_push_sum = false;  ///< works with push-sum weights
+  bool sums_over_ranks =
+      false;  ///< a buffer's sum over all ranks has a meaning, such as the mean gradient or 0, so
+              ///< that the rule can't go on without one of them
   bool second_by_difference = false;  ///< the second vector's update does not read its `own`
 };
 

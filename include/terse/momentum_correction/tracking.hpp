@@ -14,7 +14,7 @@ TERSE_NUMERICS_BEGIN
 /// g_i' is the last step's gradient; at first y_i = g_i. The mean of the y_i is the mean of the g_i in every step. The state
 /// is y without the next gradient, sum_j W_ij y_j - g_i.
 struct GradientTracker {
-  static constexpr MixingFacts facts{.vectors = 2, .second_by_difference = true};
+  static constexpr MixingFacts facts{.vectors = 2, .sums_over_ranks = true, .second_by_difference = true};
   static constexpr std::array<const char*, 1> state{"tracker"};
   static void check() {}
   template <class Visit>
@@ -49,7 +49,7 @@ struct GradientTracker {
 /// so that no bias remains for any beta. The mean of the c_i is 0 in every step. Here u and c start at 0, while
 /// the authors' program starts from an exact mean of the first gradients.
 struct MomentumTracker {
-  static constexpr MixingFacts facts{.vectors = 2};
+  static constexpr MixingFacts facts{.vectors = 2, .sums_over_ranks = true};
   static constexpr std::array<const char*, 2> state{"momentum", "correction"};
   float momentum = 0.9F;  ///< in [0, 1)
 

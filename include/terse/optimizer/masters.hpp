@@ -59,6 +59,7 @@ class Masters {
   float at(index_t i, in<E, P> parameters) const {
     return kept && there() ? masters_[i] : static_cast<float>(widened(parameters[i]));
   }
+  out<E> all() { return masters_.all(); }
   in<E> all() const { return masters_.all(); }
   template <class Visit>
   void walk([[maybe_unused]] Visit&& visit) {

@@ -228,6 +228,10 @@ class Optimizer {
     masters_.walk(visit);
     state_.walk(visit);
   }
+  /// Visits the arenas that are equal on all ranks after the step just taken: visit(name, view). Among them are the parameters,
+  /// unless ranks differ now.
+  template <class Parameters, class Visit>
+  void walk_shared(Parameters parameters, const Visit& visit);
 
  private:
   detail::StepGuard guard() const { return {rank(), steps_ + 1}; }

@@ -60,6 +60,12 @@ constexpr bool ever_alike() {
   if constexpr (requires { Composed<R>::never_alike; }) return !Composed<R>::never_alike;
   return needs_one_start<R>();
 }
+/// Checks whether the ranks that are left may go on without a lost rank's state.
+template <class R>
+constexpr bool goes_on() {
+  if constexpr (requires { Composed<R>::goes_on; }) return Composed<R>::goes_on;
+  return false;
+}
 /// Checks whether all ranks hold equal parameters after the step just taken.
 template <class R, class State>
 bool alike(const R& recipe, const State& state) {

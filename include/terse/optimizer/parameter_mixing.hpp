@@ -81,6 +81,7 @@ struct ParameterMixingOf {
   }
   /// Ranks may start from different models, which mixing brings together.
   static constexpr bool models_differ = true;
+  static constexpr bool goes_on = !M::facts.sums_over_ranks && !detail::starts_exactly<F>();
   /// Scalars: the ratio of this step's learning rate to the previous one, see rate_ratio; 1 / this rank's push-sum weight;
   /// then the scalars of the rule.
   static constexpr int scalars = 2 + detail::scalars_of_rule<typename M::template Rule<float>>();

@@ -149,14 +149,24 @@ TERSE_COLD void Optimizer<R, T, E, N>::refuse_non_finite(int culprit, in<E, P> p
 }
 
 template <class R, class T, Executor E, class N>
+template <class Parameters, class Visit>
+void Optimizer<R, T, E, N>::walk_shared([[maybe_unused]] Parameters parameters,
+                                        [[maybe_unused]] const Visit& visit) {
+  if constexpr (detail::ever_alike<R>()) {
+    if (detail::alike(detail::composed(recipe), state_)) {
+      visit("parameters", parameters);
+      if constexpr (Masters::kept) visit("masters", masters_.all());
+    }
+    detail::walk_shared(state_, visit);
+  }
+}
+
+template <class R, class T, Executor E, class N>
 void Optimizer<R, T, E, N>::compare_replicas([[maybe_unused]] in<E, P> parameters) {
   if constexpr (detail::ever_alike<R>())
     replicas_.check_after(channel_, layout_, steps_, options_.compare_every,
-                          detail::alike(detail::composed(recipe), state_), [&](const auto& visit) {
-                            visit("parameters", parameters);
-                            if constexpr (Masters::kept) visit("masters", masters_.all());
-                            detail::walk_shared(state_, visit);
-                          });
+                          detail::alike(detail::composed(recipe), state_),
+                          [&](const auto& visit) { walk_shared(parameters, visit); });
 }
 
 template <class R, class T, Executor E, class N>

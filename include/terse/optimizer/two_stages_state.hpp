@@ -130,7 +130,7 @@ struct TwoStagesState {
   void walk_shared(Visit&& visit) {
     for (std::size_t k = 0; k < buffers.size(); ++k)
       if (!Pair::local_momentum || !keeps<typename Pair::M2>(Pair::names.names[k]))
-        visit(Pair::names.names[k], std::as_const(buffers[k]).all());
+        visit(Pair::names.names[k], buffers[k].all());
   }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {

@@ -9,6 +9,7 @@
 
 #include "terse/core/view.hpp"
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/regrouped.hpp"
 #include "terse/transport/thread_mailbox.hpp"
 #include "terse/transport/thread_shared.hpp"
 
@@ -69,6 +70,18 @@ class Threads {
   void here();
 
   Threads split(int color, int key);
+
+  /// Goes on without the ranks that are lost, after a peer_error: returns a transport among all ranks that call it, in the order of
+  /// their numbers. Lost are ranks whose programs have ended, the rank that the peer_error names, and those that don't call it
+  /// within the group's deadline; if they communicate later, they get a peer_error. Returns at once when all others have called it,
+  /// so no survivor should work for longer than the deadline without a call (`here` tells it of the loss).
+  ///
+  ///     try { ... } catch (const terse::peer_error&) { auto [ranks, before] = transport.regroup(); ... }
+  ///
+  /// Collective among the survivors, on the transport that ThreadGroup::run or an earlier regroup gave. Optimizers, channels and
+  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`, and if no rank is lost; peer_error if
+  /// the others have gone on without this rank. Cost: no messages.
+  Regrouped<Threads> regroup();
 
   /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all request packets of one size.
   detail::ThreadMailbox mailbox(index_t bytes);

@@ -134,6 +134,31 @@ TERSE_CORE Threads Threads::split(int color, int key) {
   return Threads(shared_, shared_->take(channel_->id, ++splits_, color, std::move(members)), rank);
 }
 
+TERSE_CORE Regrouped<Threads> Threads::regroup() {
+  const std::size_t me = world(rank_);
+  std::unique_lock lock(shared_->mutex);
+  if (channel_->id != 0)
+    throw usage_error("regroup is for the transport of all ranks, and this is a channel that split has made",
+                      rank_);
+  if (shared_->reason.empty())
+    throw usage_error(
+        "regroup is for ranks that have lost one, after a peer_error: no rank of this group is lost", rank_);
+  if (shared_->next == nullptr && static_cast<int>(me) != shared_->culprit) {
+    shared_->asks[me] = 1;
+    for (std::condition_variable& one : shared_->wake) one.notify_all();
+    wake().wait_until(lock, detail::time_after(shared_->deadline),
+                      [&] { return shared_->next != nullptr || shared_->all_ask(); });
+    if (shared_->next == nullptr) shared_->go_on();
+  }
+  const std::vector<int>& survivors = shared_->survivors;
+  const auto place = std::find(survivors.begin(), survivors.end(), static_cast<int>(me));
+  if (place == survivors.end())
+    throw peer_error("the other ranks go on without this one: " + shared_->reason, shared_->culprit,
+                     static_cast<int>(me));
+  return {Threads(shared_->next, shared_->next_channel, static_cast<int>(place - survivors.begin())),
+          survivors};
+}
+
 TERSE_CORE detail::ThreadMailbox Threads::mailbox(index_t bytes) {
   const detail::Call call(detail::Verb::mailbox);
   detail::agree_on_packet(*this, bytes);

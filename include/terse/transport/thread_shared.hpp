@@ -92,6 +92,11 @@ struct ThreadShared {
   std::uint64_t made = 0;  // channels; ids are never reused
   std::string reason;      // not empty: the group is poisoned
   int culprit = -1;        // -1: no single rank
+  // Of Threads::regroup, after a loss:
+  std::vector<char> asks;              // per world rank: it has asked to go on
+  std::vector<int> survivors;          // world ranks, by their rank in `next`
+  std::shared_ptr<ThreadShared> next;  // once the survivors are known
+  std::shared_ptr<Channel> next_channel;
 
   /// Returns this rank's share of the channel of a split. When all ranks have theirs, the channel lives as long as any of
   /// them.
@@ -99,6 +104,11 @@ struct ThreadShared {
                                 std::vector<int> members);
 
   void poison(int who, const std::string& why);
+
+  /// Checks whether all ranks that may go on have asked to: all but those whose programs have ended, and the culprit.
+  bool all_ask() const;
+  /// Makes the group of the ranks that have asked.
+  void go_on();
 };
 
 }  // namespace detail

@@ -12,7 +12,8 @@ TERSE_CORE ThreadShared::ThreadShared(int ranks, std::chrono::milliseconds deadl
       progress(static_cast<std::size_t>(ranks)),
       here(static_cast<std::size_t>(ranks)),
       under_way(static_cast<std::size_t>(ranks)),
-      left(static_cast<std::size_t>(ranks)) {
+      left(static_cast<std::size_t>(ranks)),
+      asks(static_cast<std::size_t>(ranks)) {
   for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only on demand
 }
 
@@ -35,6 +36,24 @@ TERSE_CORE void ThreadShared::poison(int who, const std::string& why) {
   if (!reason.empty()) return;
   culprit = who;
   reason = why;
+  for (std::condition_variable& one : wake) one.notify_all();
+}
+
+TERSE_CORE bool ThreadShared::all_ask() const {
+  for (std::size_t rank = 0; rank < asks.size(); ++rank)
+    if (asks[rank] == 0 && left[rank] == 0 && static_cast<int>(rank) != culprit) return false;
+  return true;
+}
+
+TERSE_CORE void ThreadShared::go_on() {
+  std::vector<int> members;
+  for (std::size_t rank = 0; rank < asks.size(); ++rank)
+    if (asks[rank] != 0) {
+      members.push_back(static_cast<int>(survivors.size()));
+      survivors.push_back(static_cast<int>(rank));
+    }
+  next = std::make_shared<ThreadShared>(static_cast<int>(members.size()), deadline);
+  next_channel = std::make_shared<Channel>(0, std::move(members));
   for (std::condition_variable& one : wake) one.notify_all();
 }
 

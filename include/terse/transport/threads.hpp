@@ -15,7 +15,8 @@ namespace terse {
 ///     terse::ThreadGroup group(4);
 ///     group.run([](terse::Threads& transport) { ... });
 ///
-/// A rank that throws poisons the group: the waits of the other ranks end with a peer_error that names it.
+/// A rank that throws poisons the group: the waits of the other ranks end with a peer_error that names it. They may go on without
+/// it, see Threads::regroup.
 class ThreadGroup {
  public:
   /// Throws usage_error unless ranks >= 1 and deadline > 0. No wait lasts longer than `deadline`.
@@ -25,7 +26,8 @@ class ThreadGroup {
 
   /// Runs program(transport) once for each rank, each in its own thread, and returns when all have returned. Throws the
   /// culprit's exception, otherwise the first peer_error. For a value that is not finite, throws the exception of the
-  /// rank that has the value. Throws error, at once, if a thread can't be started.
+  /// rank that has the value. Throws error, at once, if a thread can't be started. Exceptions of ranks without which the others have
+  /// gone on are dropped: the others have seen their text in a peer_error.
   template <class Program>
   void run(Program program) {
     run_ranks([](void* ours, Threads& transport) { (*static_cast<Program*>(ours))(transport); }, &program);
@@ -36,7 +38,8 @@ class ThreadGroup {
   void run_ranks(Call call, void* program);
   /// Returns the culprit of a non_finite_error; -1 for any other exception.
   static int whose_value(const std::exception_ptr& failure);
-  static void leave(detail::ThreadShared& shared, int rank, const std::optional<std::string>& failure);
+  /// Marks the end of a rank's program in its group, and in those in which it has gone on.
+  static void leave(detail::ThreadShared* shared, int rank, const std::optional<std::string>& failure);
 
   int ranks_;
   std::chrono::milliseconds deadline_;

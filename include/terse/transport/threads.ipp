@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -26,13 +27,13 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
     try {
       Threads transport(shared, channel, rank);
       call(program, transport);
-      leave(*shared, rank, {});
+      leave(shared.get(), rank, {});
     } catch (const std::exception& failure) {
       failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      leave(*shared, rank, " threw: " + std::string(failure.what()));
+      leave(shared.get(), rank, " threw: " + std::string(failure.what()));
     } catch (...) {
       failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      leave(*shared, rank, " threw: unknown exception");
+      leave(shared.get(), rank, " threw: unknown exception");
     }
   };
   // libc++ 14 has no std::jthread.
@@ -46,20 +47,30 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
     const std::string why = "'s thread could not be started: " + std::string(refusal.what()) + "; " +
                             std::to_string(ranks_) + " ranks require " + std::to_string(ranks_) + " threads";
     failures[rank] = std::make_exception_ptr(error("rank " + std::to_string(rank) + why));
-    leave(*shared, static_cast<int>(rank), why);
+    leave(shared.get(), static_cast<int>(rank), why);
   }
   for (std::thread& one : threads) one.join();
-  const int culprit = shared->culprit;
-  if (culprit >= 0 && failures[static_cast<std::size_t>(culprit)]) {
-    // For a value that is not finite, the rank that has it has the most precise error.
-    if (whose_value(failures[static_cast<std::size_t>(culprit)]) >= 0)
-      for (int rank = 0; rank < ranks_; ++rank)
-        if (whose_value(failures[static_cast<std::size_t>(rank)]) == rank)
-          std::rethrow_exception(failures[static_cast<std::size_t>(rank)]);
-    std::rethrow_exception(failures[static_cast<std::size_t>(culprit)]);
+  // Only the ranks of the last group count, by their numbers in the first one.
+  const detail::ThreadShared* last = shared.get();
+  std::vector<int> ranks = channel->members;
+  for (; last->next; last = last->next.get()) {
+    std::vector<int> left;
+    for (const int survivor : last->survivors) left.push_back(ranks[static_cast<std::size_t>(survivor)]);
+    ranks = std::move(left);
   }
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  const auto failure_of = [&](int rank) -> const std::exception_ptr& {
+    return failures[static_cast<std::size_t>(ranks[static_cast<std::size_t>(rank)])];
+  };
+  const int culprit = last->culprit, size = static_cast<int>(ranks.size());
+  if (culprit >= 0 && failure_of(culprit)) {
+    // For a value that is not finite, the rank that has it has the most precise error.
+    if (whose_value(failure_of(culprit)) >= 0)
+      for (int rank = 0; rank < size; ++rank)
+        if (whose_value(failure_of(rank)) == rank) std::rethrow_exception(failure_of(rank));
+    std::rethrow_exception(failure_of(culprit));
+  }
+  for (int rank = 0; rank < size; ++rank)
+    if (failure_of(rank)) std::rethrow_exception(failure_of(rank));
 }
 
 TERSE_CORE int ThreadGroup::whose_value(const std::exception_ptr& failure) {
@@ -73,12 +84,17 @@ TERSE_CORE int ThreadGroup::whose_value(const std::exception_ptr& failure) {
   }
 }
 
-TERSE_CORE void ThreadGroup::leave(detail::ThreadShared& shared, int rank,
+TERSE_CORE void ThreadGroup::leave(detail::ThreadShared* shared, int rank,
                                    const std::optional<std::string>& failure) {
-  const std::lock_guard lock(shared.mutex);
-  shared.left[static_cast<std::size_t>(rank)] = 1;
-  if (failure) shared.poison(rank, "rank " + std::to_string(rank) + *failure);
-  for (std::condition_variable& one : shared.wake) one.notify_all();
+  while (shared != nullptr && rank >= 0) {
+    const std::lock_guard lock(shared->mutex);
+    shared->left[static_cast<std::size_t>(rank)] = 1;
+    if (failure) shared->poison(rank, "rank " + std::to_string(rank) + *failure);
+    for (std::condition_variable& one : shared->wake) one.notify_all();
+    const auto place = std::find(shared->survivors.begin(), shared->survivors.end(), rank);
+    rank = place == shared->survivors.end() ? -1 : static_cast<int>(place - shared->survivors.begin());
+    shared = shared->next.get();
+  }
 }
 
 }  // namespace terse

@@ -219,6 +219,11 @@ struct LocalState {
     inner.walk_buffers(visit);
   }
 
+  /// Visits the outer step's buffers, if all ranks hold the same ones.
+  template <class Visit>
+  void walk_shared(const Visit& visit) requires(P::exact && !Schedule::late) {
+    for (std::size_t k = 0; k != Rule::state.size(); ++k) visit(Rule::state[k], kept[k].all());
+  }
   template <class Visit>
   void walk(Visit&& visit) {
     land_all();

@@ -104,6 +104,8 @@ struct LocalUpdatesOf {
   /// Returns false: steps differ in more than their scalars.
   static bool recordable() { return false; }
   static constexpr bool never_alike = Schedule::late || !P::exact;
+  static constexpr bool goes_on =
+      !Schedule::late && !detail::starts_exactly<F>() && (!Where::talks || detail::goes_on<Inner>());
   template <class S>
   bool alike(const S& state) const {
     return state.averages_gradients(period, state.local_steps) ||

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../transport/trapped.hpp"
+#include "terse/optimizer/carry_over.hpp"
+#include "terse/optimizer/local/noloco.hpp"
+#include "terse/optimizer/local/sparse_loco.hpp"
+#include "terse/terse.hpp"
+
+// Ranks that go on without one that is lost: Threads::regroup and carry_over.
+
+namespace {
+
+using namespace std::chrono_literals;
+using terse::index_t;
+using terse::peer_error;
+using terse::ThreadGroup;
+using terse::Threads;
+
+/// An event for which threads wait, for at most 100 seconds.
+class Event {
+ public:
+  void set() {
+    const std::lock_guard lock(mutex_);
+    set_ = true;
+    changed_.notify_all();
+  }
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, 100s, [&] { return set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool set_ = false;
+};
+
+/// Returns the sum of the ranks' values.
+double sum_of(Threads& ranks, double value) {
+  double sum = 0;
+  for (const double one : terse::all_gather(ranks, value)) sum += one;
+  return sum;
+}
+
+TEST_CASE("the other ranks go on without one that throws, and the group doesn't throw its exception") {
+  std::vector<std::vector<int>> before(4);
+  std::vector<double> sums(4);
+  ThreadGroup(4, 20s).run([&](Threads& transport) {
+    const int rank = transport.rank();
+    if (rank == 2) throw std::runtime_error("rank 2 is broken");
+    std::string text;
+    try {
+      terse::barrier(transport);
+    } catch (const peer_error& lost) {
+      CHECK(lost.culprit() == 2);
+      text = lost.what();
+    }
+    CHECK(text.find("rank 2 is broken") != std::string::npos);
+    auto [ranks, numbers] = transport.regroup();
+    CHECK(ranks.size() == 3);
+    CHECK(numbers[static_cast<std::size_t>(ranks.rank())] == rank);
+    before[static_cast<std::size_t>(rank)] = numbers;
+    sums[static_cast<std::size_t>(rank)] = sum_of(ranks, rank + 1);
+  });
+  for (const int rank : {0, 1, 3}) {
+    CHECK(before[static_cast<std::size_t>(rank)] == std::vector<int>{0, 1, 3});
+    CHECK(sums[static_cast<std::size_t>(rank)] == 1 + 2 + 4);
+  }
+}
+
+TEST_CASE("two losses, one after the other, and an end by an exception of those who went on") {
+  std::atomic<int> last = 0;
+  Event others;
+  std::string text;
+  try {
+    ThreadGroup(5, 20s).run([&](Threads& transport) {
+      const int rank = transport.rank();
+      if (rank == 0) throw std::runtime_error("the first loss");
+      CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+      Threads four = transport.regroup().transport;
+      if (rank == 3) throw std::runtime_error("the second loss");
+      CHECK_THROWS_AS(terse::barrier(four), peer_error);
+      auto [three, numbers] = four.regroup();
+      CHECK(numbers == std::vector<int>{0, 1, 3});  // of the four
+      CHECK(sum_of(three, rank) == 1 + 2 + 4);
+      if (++last == 3) others.set();
+      if (rank == 4) {
+        CHECK(others.wait());
+        throw std::runtime_error("the end");
+      }
+      CHECK_THROWS_AS(terse::barrier(three), peer_error);
+    });
+  } catch (const std::exception& failure) {
+    text = failure.what();
+  }
+  CHECK(last == 3);
+  CHECK(text == "the end");
+}
+
+TEST_CASE("a rank that is late is left at once, and learns that the others have gone on") {
+  Event gone_on;
+  std::atomic<int> told = 0;
+  std::atomic<int> soon = 0;
+  ThreadGroup(3, 60s).run([&](Threads& transport) {
+    if (transport.rank() == 1) {
+      CHECK(gone_on.wait());
+      CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+      try {
+        transport.regroup();
+      } catch (const peer_error& refusal) {
+        told +=
+            std::string(refusal.what()).find("the other ranks go on without this one") != std::string::npos;
+      }
+      return;
+    }
+    int value = 0;
+    const terse::Receive late{1, reinterpret_cast<std::byte*>(&value), sizeof value, false};
+    CHECK_THROWS_AS(transport.exchange({}, {&late, 1}, terse::Phase::reduce).wait(200ms), peer_error);
+    const auto begin = std::chrono::steady_clock::now();
+    Threads ranks = transport.regroup().transport;
+    soon += std::chrono::steady_clock::now() - begin < 20s;
+    CHECK(sum_of(ranks, 1) == 2);
+    gone_on.set();
+  });
+  CHECK(told == 1);
+  CHECK(soon == 2);
+}
+
+TEST_CASE("ranks that don't ask within the deadline are left, too") {
+  Event gone_on;
+  std::atomic<int> left = 0;
+  ThreadGroup(4, 300ms).run([&](Threads& transport) {
+    const int rank = transport.rank();
+    if (rank == 3) throw std::runtime_error("lost");
+    if (rank == 2) {  // works on, and never learns of the loss
+      CHECK(gone_on.wait());
+      CHECK_THROWS_AS(transport.here(), peer_error);
+      CHECK_THROWS_AS(transport.regroup(), peer_error);
+      return;
+    }
+    CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+    auto [ranks, numbers] = transport.regroup();
+    CHECK(numbers == std::vector<int>{0, 1});
+    left += static_cast<int>(sum_of(ranks, 1));
+    gone_on.set();
+  });
+  CHECK(left == 4);
+}
+
+TEST_CASE("one rank may be all that is left, and calls at the wrong time are refused") {
+  Event passed;
+  ThreadGroup(2).run([&](Threads& transport) {
+    CHECK_THROWS_WITH_AS(transport.regroup(), doctest::Contains("no rank of this group is lost"),
+                         terse::usage_error);
+    Threads channel = transport.split(0, transport.rank());
+    CHECK_THROWS_WITH_AS(channel.regroup(), doctest::Contains("a channel that split has made"),
+                         terse::usage_error);
+    terse::barrier(transport);
+    if (transport.rank() == 1) {
+      CHECK(passed.wait());
+      throw std::runtime_error("lost");
+    }
+    passed.set();
+    CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+    auto [alone, numbers] = transport.regroup();
+    CHECK(alone.size() == 1);
+    CHECK(numbers == std::vector<int>{0});
+    terse::barrier(alone);
+  });
+}
+
+constexpr index_t elements = 128;
+
+terse::Layout layout_of() {
+  terse::Layout layout;
+  layout.add({.name = "one", .shape = {elements / 2}});
+  layout.add({.name = "two", .shape = {elements / 2}});
+  return layout;
+}
+
+/// The gradient of |x - rank|^2 / 2 for each element.
+void gradient(int rank, const std::vector<float>& x, std::vector<float>& g) {
+  for (std::size_t i = 0; i < x.size(); ++i) g[i] = x[i] - static_cast<float>(rank);
+}
+
+/// A visitor that copies a state's parts.
+struct Copy {
+  std::map<std::string, std::vector<std::byte>>& parts;
+  template <class T>
+  void operator()(const std::string& name, terse::view<T> part, index_t) const {
+    const auto* bytes = reinterpret_cast<const std::byte*>(part.data());
+    parts[name].assign(bytes, bytes + part.size() * static_cast<index_t>(sizeof(T)));
+  }
+  void operator()(const std::string& name, std::uint64_t& value) const {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    parts[name].assign(bytes, bytes + sizeof value);
+  }
+};
+template <class Optimizer>
+std::map<std::string, std::vector<std::byte>> state_of(Optimizer& optimizer) {
+  std::map<std::string, std::vector<std::byte>> parts;
+  optimizer.walk(Copy{parts});
+  return parts;
+}
+
+/// The models of the ranks that are left, by their first numbers, after a rank was lost in its batch number `at`.
+struct Left {
+  std::vector<std::vector<float>> models;
+  std::uint64_t steps = 0;
+  bool lost = false;
+};
+
+/// Trains on four ranks, of which rank 3 is lost in its batch `at` at the earliest in step 12; the others go on until `last`.
+template <class Recipe>
+Left train(const Recipe& recipe, long at, std::uint64_t last) {
+  using Faulty = terse::test::Trapped<Threads>;
+  Left result;
+  result.models.resize(3);
+  std::mutex mutex;
+  const terse::Layout layout = layout_of();
+  ThreadGroup(4, 20s).run([&](Threads& transport) {
+    const int me = transport.rank();
+    std::vector<float> x(static_cast<std::size_t>(layout.size()), 10.0F), g(x.size());
+    terse::test::Trap trap;
+    Faulty four(transport.split(0, me), trap);
+    terse::Optimizer before{recipe, four, layout};
+    try {
+      while (before.steps() < last) {
+        if (me == 3 && before.steps() == 12) trap.at = trap.batches + at;
+        gradient(me, x, g);
+        before.step(x, g);
+      }
+      return;
+    } catch (const peer_error&) {
+      if (me == 3) throw std::runtime_error("lost");
+    }
+    auto [ranks, numbers] = transport.regroup();
+    terse::Optimizer now{before.recipe, ranks, before.layout(), before.options()};
+    const auto own = state_of(before);
+    const terse::CarriedOver carried = terse::carry_over(before, now, x);
+    for (const auto& part : state_of(now))
+      // What a rank has of its own stays, to the bit, unless another rank was ahead.
+      if (!carried.sent && carried.zeroed.empty() && before.steps() == now.steps())
+        CHECK_MESSAGE(own.at(part.first) == part.second, part.first);
+    while (now.steps() < last) {
+      gradient(numbers[static_cast<std::size_t>(now.rank())], x, g);
+      now.step(x, g);
+    }
+    const std::lock_guard lock(mutex);
+    result.models[static_cast<std::size_t>(numbers[static_cast<std::size_t>(now.rank())])] = x;
+    result.steps = now.steps();
+    result.lost = true;
+  });
+  return result;
+}
+
+/// Loses rank 3 in each of its batches in turn; those that are left must agree on the mean of their own targets, 1.
+template <class Recipe>
+void check_goes_on(const Recipe& recipe, float within, bool equal) {
+  long losses = 0;
+  for (long at = 0; at < 40; ++at) {
+    const Left left = train(recipe, at, at < 12 ? 400 : 60);
+    if (!left.lost) break;
+    ++losses;
+    if (at >= 12) continue;  // only that they go on
+    CAPTURE(at);
+    CHECK(left.steps == 400);
+    for (const std::vector<float>& model : left.models) {
+      REQUIRE(model.size() >= static_cast<std::size_t>(elements));
+      const auto [least, most] = std::minmax_element(model.begin(), model.begin() + elements / 2);
+      CHECK(*least == doctest::Approx(1).epsilon(within));
+      CHECK(*most == doctest::Approx(1).epsilon(within));
+      if (equal) CHECK(model == left.models[0]);
+    }
+  }
+  CHECK(losses > 3);
+}
+
+const terse::MomentumSgd<> inner{.learning_rate = 0.05F, .momentum_correction = {.momentum = 0.5F}};
+
+TEST_CASE("SGD and Adam go on from equal replicas, wherever a rank was lost") {
+  check_goes_on(inner, 1e-4F, true);
+  check_goes_on(terse::Adam<>{.learning_rate = 0.1F}, 1e-3F, true);
+}
+TEST_CASE("1-bit Adam goes on; errors of other owners start at 0") {
+  check_goes_on(terse::OneBitAdam<>{.learning_rate = 0.05F, .preconditioner = {.freeze = terse::AtStep{8}}},
+                0.15F, true);
+}
+TEST_CASE("Local SGD, DiLoCo, SparseLoCo and NoLoCo go on between meetings and in them") {
+  check_goes_on(terse::LocalSgd<terse::MomentumSgd<>>{.inner = inner, .period = 4}, 0.1F, true);
+  check_goes_on(
+      terse::DiLoCo<terse::MomentumSgd<>>{
+          .inner = inner, .period = 4, .outer = {.rate = 0.5F, .momentum = 0.5F}},
+      0.1F, true);
+  terse::SparseLoCo<terse::MomentumSgd<>> sparse{
+      .inner = {.learning_rate = 0.02F, .momentum_correction = {.momentum = 0}}, .period = 4, .decay = 1};
+  sparse.compressor.inner.selection.ratio = 0.25;
+  check_goes_on(sparse, 0.1F, true);
+  check_goes_on(terse::NoLoCo<terse::MomentumSgd<>>{.inner = inner, .period = 4}, 0.3F, false);
+}
+TEST_CASE("gossip and pairs go on over graphs and pairs of the ranks that are left") {
+  check_goes_on(terse::DSgd<terse::Gossip>{.learning_rate = 0.02F}, 0.1F, false);
+  check_goes_on(terse::DmSgd<>{.learning_rate = 0.01F}, 0.1F, false);
+  check_goes_on(terse::DecentLaM<>{.learning_rate = 0.01F}, 0.1F, false);
+  check_goes_on(terse::SwarmSgd<terse::MomentumSgd<>>{.inner = {.learning_rate = 0.01F,
+                                                                .momentum_correction = {.momentum = 0}},
+                                                      .schedule = {.period = 2}},
+                0.3F, false);
+}
+
+TEST_CASE(
+    "ranks between two meetings go on from the count of the one that is ahead, each with its own model") {
+  const terse::Layout layout = layout_of();
+  const terse::LocalSgd<terse::MomentumSgd<>> recipe{.inner = inner, .period = 50};
+  std::atomic<int> checked = 0, arrived = 0;
+  Event passed;
+  ThreadGroup(4, 20s).run([&](Threads& transport) {
+    const int me = transport.rank();
+    std::vector<float> x(static_cast<std::size_t>(layout.size()), 10.0F), g(x.size());
+    terse::Optimizer before{recipe, transport, layout};
+    for (int step = 0; step < 5 + me; ++step) {
+      gradient(me, x, g);
+      before.step(x, g);
+    }
+    if (me == 3) {
+      CHECK(passed.wait());
+      throw std::runtime_error("lost");
+    }
+    if (++arrived == 3) passed.set();
+    CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+    auto [ranks, numbers] = transport.regroup();
+    terse::Optimizer now{before.recipe, ranks, layout, before.options()};
+    const std::vector<float> own = x;
+    const terse::CarriedOver carried = terse::carry_over(before, now, x);
+    CHECK(carried.ahead == 2);
+    CHECK_FALSE(carried.sent);
+    CHECK(now.steps() == 7);
+    CHECK(x == own);
+    // The next meeting is in step 50 of all.
+    while (now.steps() < 50) {
+      gradient(me, x, g);
+      CHECK((now.step(x, g).bytes_sent > 0) == (now.steps() == 50));
+    }
+    CHECK(terse::all_gather(ranks, x[0]) == std::vector<float>(3, x[0]));
+    ++checked;
+  });
+  CHECK(checked == 3);
+}
+
+TEST_CASE("carry_over refuses an optimizer that has taken steps, and changes nothing") {
+  const terse::Layout layout = layout_of();
+  std::atomic<int> refused = 0;
+  ThreadGroup(2, 20s).run([&](Threads& transport) {
+    std::vector<float> x(static_cast<std::size_t>(layout.size()), 1.0F), g(x.size(), 0.5F);
+    terse::Optimizer before{inner, transport, layout};
+    terse::Optimizer now{inner, transport, layout};
+    now.step(x, g);
+    const auto state = state_of(now);
+    CHECK_THROWS_WITH_AS(terse::carry_over(before, now, x), doctest::Contains("has taken 1 steps"),
+                         terse::usage_error);
+    std::vector<float> shorter(x.size() - 1);
+    terse::Optimizer fresh{inner, transport, layout};
+    CHECK_THROWS_WITH_AS(terse::carry_over(before, fresh, shorter), doctest::Contains("the layout"),
+                         terse::usage_error);
+    terse::Layout small;
+    small.add({.name = "one", .shape = {7}});
+    terse::Optimizer other{inner, transport, small};
+    std::vector<float> y(static_cast<std::size_t>(small.size()));
+    CHECK_THROWS_WITH_AS(terse::carry_over(now, other, y),
+                         doctest::Contains("needs the same recipe, layout and options"), terse::usage_error);
+    CHECK(state_of(now) == state);
+    ++refused;
+  });
+  CHECK(refused == 2);
+}
+
+}  // namespace
