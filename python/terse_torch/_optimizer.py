@@ -177,10 +177,16 @@ class Optimizer(torch.optim.Optimizer):
             rate, decay = self._scales_of(group)
             compress = parameter.dim() > 1 if group["compress"] is None else group["compress"]
             layout.add(name, list(parameter.shape), rate, decay, compress, group["hidden"])
-        self._native = _native.make(
-            method, {"lr": self._rate, "weight_decay": self._decay, **settings}, group_of(process_group), math.ceil(1000 * min(deadline, 1e9)),
-            layout, seed, skip_non_finite, math.inf if max_norm is None else max_norm, slice_bytes, compare_every,
-            most_masked, torch.cuda.current_stream(where).cuda_stream if where.type == "cuda" else 0)
+        first, scales = {"lr": self._rate, "weight_decay": self._decay, **settings}, list(self._scales)
+
+        def over(group):
+            """The method over a process group, with the settings and scales that it had at first."""
+            return scales, _native.make(
+                method, first, group, math.ceil(1000 * min(deadline, 1e9)), layout, seed, skip_non_finite,
+                math.inf if max_norm is None else max_norm, slice_bytes, compare_every, most_masked,
+                torch.cuda.current_stream(where).cuda_stream if where.type == "cuda" else 0)
+        self._over = over
+        _, self._native = over(group_of(process_group))
         self._method = saved_as or method
         self._values, self._gradients = torch.zeros(layout.size, device=where), torch.zeros(layout.size, device=where)
         with torch.no_grad():
@@ -221,6 +227,22 @@ class Optimizer(torch.optim.Optimizer):
         self._overlap = None
         self._written()
         return loss
+
+    @torch.no_grad()
+    def carry_over(self, process_group):
+        """Goes on over a process group of the ranks that are left, after a PeerError: see Members. Each rank keeps its parameters, momenta and
+        errors; parameters after a meeting, outer momenta and the number of steps become those of the rank with the most steps. Collective.
+        Raises a ValueError for methods whose state can't do without a lost rank's, such as StreamingDiLoCo: those load files."""
+        before, scales = self._native, self._scales
+        self._overlap, self._travels = None, False
+        self._scales, self._native = self._over(group_of(process_group))
+        try:
+            self._rescale(scales)
+            self._native.carry_over(before, self._values.data_ptr())
+        except Exception:
+            self._native, self._scales = before, scales
+            raise
+        self._written()
 
     # GradScaler calls `step` with its scale then, and step says why not.
     _step_supports_amp_scaling = True

@@ -35,9 +35,10 @@ namespace terse {
 /// group. The group's own collectives may run at the same time.
 ///
 /// Gloo's messages can't be polled: `wait` is Gloo's, and a ticket's first `ready()` gives the batch to a thread that waits
-/// for it. A wait that takes longer than the deadline throws peer_error. Unless `ready()` was called before, it also closes
-/// the connections of the whole group, including those of PyTorch itself; a process that ends closes them at once. A
-/// message that is longer than its room ends the receiver's process. Each message costs some allocations in LibTorch.
+/// for it. A wait that takes longer than the deadline, or whose message fails, throws peer_error. It also closes this rank's
+/// connections in the whole group, including those of PyTorch itself, so that waits for it end on all other ranks; a process
+/// that ends closes them, too. A message that is longer than its room ends the receiver's process. Each message costs some
+/// allocations in LibTorch.
 class C10d {
 #if TORCH_VERSION_MAJOR >= 2
   using Group = c10d::Backend;
@@ -66,6 +67,16 @@ class C10d {
     c10::intrusive_ptr<Group> group;
     std::shared_ptr<int> next_tag;
     detail::Waiters waiters;
+
+    /// Closes this rank's connections: Gloo closes all of them when a wait times out.
+    TERSE_COLD void close() noexcept {
+      for (int peer = 0; peer < group->getSize(); ++peer) try {
+          std::byte none{};
+          std::vector<at::Tensor> tensors{bytes_at(&none, 1)};
+          if (peer != group->getRank()) group->recv(tensors, peer, never)->wait(std::chrono::milliseconds(1));
+        } catch (const std::exception&) {  // as it must
+        }
+    }
   };
   /// State kept for the lifetime of a group: no tag is used twice, since messages with it may remain.
   struct Known {
@@ -75,6 +86,8 @@ class C10d {
   };
   /// Tag under which ranks agree on the tag of a new channel; the tags of channels are larger.
   static constexpr int meeting = 1 << 24;
+  /// A tag of no message.
+  static constexpr int never = meeting - 1;
   /// Longest wait passed to Gloo, which adds it to a clock of nanoseconds.
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 20);
 
@@ -178,6 +191,7 @@ class C10d {
       return batch_->messages[std::min(batch_->done.load(), batch_->messages.size() - 1)].peer;
     }
     [[noreturn]] void blame_late(Deadline deadline) const {
+      end_->root_->close();
       throw peer_error("waited " + std::to_string(deadline.count()) + " ms for rank " +
                            std::to_string(missing()) + " in " +
                            detail::place_of(batch_->phase, detail::Call::current()) +
@@ -185,9 +199,11 @@ class C10d {
                        missing(), end_->rank());
     }
     [[noreturn]] void blame_failed(const std::exception& failure) const {
+      end_->root_->close();
       throw peer_error("a message from or to rank " + std::to_string(missing()) + " has failed in " +
                            detail::place_of(batch_->phase, detail::Call::current()) +
-                           ", as one does whose process has ended: " + first_line(failure),
+                           ", as messages do if its process has ended, or it has lost another rank: " +
+                           first_line(failure),
                        missing(), end_->rank());
     }
 
@@ -220,21 +236,25 @@ class C10d {
     batch.phase = phase;
     batch.done = 0;
     batch.used = true;
+    int peer = -1;
     try {
       for (const Receive& receive : receives) {
+        peer = receive.peer;
         std::vector<at::Tensor> tensors{bytes_at(receive.data, receive.bytes)};
         batch.messages.push_back({root_->group->recv(tensors, member(receive.peer), tag_), receive.peer});
       }
       for (const Send& send : sends) {
+        peer = send.peer;
         std::vector<at::Tensor> tensors{bytes_at(const_cast<std::byte*>(send.data), send.bytes)};
         batch.messages.push_back({root_->group->send(tensors, member(send.peer), tag_), send.peer});
       }
     } catch (const std::exception& failure) {
       abandon(batch);
-      throw peer_error("a message can't be sent or received in " +
+      root_->close();
+      throw peer_error("no message can go to or from rank " + std::to_string(peer) + " in " +
                            detail::place_of(phase, detail::Call::current()) +
                            ", as over a connection that an earlier error has closed: " + first_line(failure),
-                       -1, rank_);
+                       peer, rank_);
     }
     return Ticket(this, &batch);
   }

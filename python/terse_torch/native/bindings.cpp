@@ -65,9 +65,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   using namespace terse_torch;
   const auto alone = py::call_guard<py::gil_scoped_release>();  // waits for other ranks
 
+  // A RuntimeError with `culprit`, the rank at fault or -1.
+  static PyObject* const peer_error =
+      PyErr_NewException("terse_torch.PeerError", PyExc_RuntimeError, nullptr);
+  py::handle(peer_error).attr("culprit") = -1;
+  module.attr("PeerError") = py::handle(peer_error);
   py::register_exception_translator([](std::exception_ptr failure) {
     try {
       std::rethrow_exception(failure);
+    } catch (const terse::peer_error& error) {
+      const py::object raised = py::handle(peer_error)(error.what());
+      raised.attr("culprit") = error.culprit();
+      PyErr_SetObject(peer_error, raised.ptr());
     } catch (const terse::usage_error& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     } catch (const terse::error& error) {
@@ -144,6 +153,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
           "load",
           [](Stepper& self, const std::string& file, std::uintptr_t x) {
             self.method().load(file, floats_at(x));
+          },
+          alone)
+      .def(
+          "carry_over",
+          [](Stepper& self, Stepper& before, std::uintptr_t x) {
+            self.method().carry_over(before.method(), floats_at(x));
           },
           alone);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "terse/checkpoint/checkpoint.hpp"
+#include "terse/optimizer/carry_over.hpp"
 #include "terse/optimizer/optimizer.hpp"
 #include "terse/transport/any.hpp"
 #include "terse/transport/through_host.hpp"
@@ -54,6 +55,7 @@ class __attribute__((visibility("default"))) Method {
   virtual bool full_precision() const = 0;
   virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
   virtual void load(const std::filesystem::path& file, float* parameters) = 0;
+  virtual void carry_over(Method& before, float* parameters) = 0;
 };
 
 /// Messages of executors that are not the host go by way of it.
@@ -87,6 +89,15 @@ class MethodOf final : public Method {
   }
   void load(const std::filesystem::path& file, float* parameters) override {
     terse::checkpoint::load(file, optimizer_, Out(parameters, size()));
+  }
+  void carry_over(Method& before, float* parameters) override {
+    auto* const other = dynamic_cast<MethodOf*>(&before);
+    if (other == nullptr) throw terse::usage_error("the optimizer before has another method");
+    if constexpr (terse::detail::goes_on<Recipe>())
+      terse::carry_over(other->optimizer_, optimizer_, Out(parameters, size()));
+    else
+      throw terse::usage_error(
+          "this method's state can't do without a lost rank's: load the ranks' last state_dicts in a new job");
   }
 
  private:
