@@ -27,6 +27,7 @@ CASES = {
     "NO_SETTINGS": r"terse: a recipe needs `settings\(visit\) const`",
     "BLOCK_OFF_THE_WORD": r"terse: PerBlock<N> takes a positive multiple of 64 elements",
     "SCALED_TWICE": r"terse: this compressor scales its picks .* Use AllGather",
+    "CARRIES_A_TRACKER": r"terse: this recipe keeps sums over all ranks, .* can't go on .*: resume from a checkpoint, checkpoint::load_elastic",
     "GATHERED_IN_FULL_PRECISION": r"terse: Gathered merges packets, .* Give this optimizer a compressor",
     "GATHERED_WITH_DIFFERENCE": r"terse: this error feedback .* and MeanOverSenders and Gathered make something else",
     "SELECT_WITHOUT_FEEDBACK": r"terse: a biased compressor .* needs error feedback",

@@ -5,6 +5,7 @@
 
 #include "terse/exchange/low_rank_round.hpp"
 #include "terse/executor/parallel.hpp"
+#include "terse/optimizer/carry_over.hpp"
 #include "terse/terse.hpp"
 
 namespace {
@@ -299,6 +300,10 @@ int main() {
     terse::QuantizedSgd<terse::UnbiasedRandomK, terse::HeavyBall, terse::ScatterGather> recipe;
     static_cast<void>(recipe);
   }
+#endif
+#if defined(CASE_CARRIES_A_TRACKER)
+  using Tracking = terse::Optimizer<terse::GradientTracking<>, terse::Threads>;
+  static_cast<void>(&terse::carry_over<Tracking, Tracking>);
 #endif
 #if defined(CASE_GATHERED_IN_FULL_PRECISION)
   static_cast<void>(terse::Averaging<terse::Gathered<terse::WeightedMean>>{});

@@ -64,7 +64,7 @@ struct TwoStages {
       if (error_feedback.follows_rate) visit("learning_rate", static_cast<double>(second.learning_rate));
   }
   static constexpr bool takes_groups = true;
-  static constexpr bool goes_on = P::exact && !starts_exactly<F>();
+  static constexpr bool goes_on = P::exact && !starts_exactly<F>() && !Traits<C>::own_round;
   /// True over exact topologies, except Alone, over which ranks don't communicate.
   static constexpr bool all_throw = P::exact && !std::is_same_v<P, Alone>;
 
