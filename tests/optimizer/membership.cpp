@@ -360,6 +360,41 @@ TEST_CASE(
   CHECK(checked == 3);
 }
 
+TEST_CASE("asynchronous ranks go on with counts of their own") {
+  const terse::Layout layout = layout_of();
+  const terse::AsyncSwarmSgd<terse::MomentumSgd<>> recipe{.inner = inner, .period = 2};
+  std::atomic<int> checked = 0, arrived = 0;
+  Event passed;
+  ThreadGroup(4, 20s).run([&](Threads& transport) {
+    const int me = transport.rank();
+    std::vector<float> x(static_cast<std::size_t>(layout.size()), 10.0F), g(x.size());
+    terse::Optimizer before{recipe, transport, layout};
+    for (int step = 0; step < 5 + me; ++step) {
+      gradient(me, x, g);
+      before.step(x, g);
+    }
+    if (me == 3) {
+      CHECK(passed.wait());
+      throw std::runtime_error("lost");
+    }
+    if (++arrived == 3) passed.set();
+    CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+    auto [ranks, numbers] = transport.regroup();
+    terse::Optimizer now{before.recipe, ranks, layout, before.options()};
+    terse::carry_over(before, now, x);
+    CHECK(now.steps() == static_cast<std::uint64_t>(5 + me));
+    while (now.steps() < 300) {
+      gradient(me, x, g);
+      now.step(x, g);
+    }
+    std::vector<float> mean = x;
+    terse::mean(ranks, mean);
+    CHECK(mean[0] == doctest::Approx(1).epsilon(0.5));
+    ++checked;
+  });
+  CHECK(checked == 3);
+}
+
 TEST_CASE("carry_over refuses an optimizer that has taken steps, and changes nothing") {
   const terse::Layout layout = layout_of();
   std::atomic<int> refused = 0;

@@ -108,7 +108,7 @@ struct SendFrom {
 ///       Optimizer now{before.recipe, ranks, before.layout(), before.options()};
 ///       carry_over(before, now, parameters);
 ///
-/// Each rank keeps its own parameters, momenta and errors. Counts, and what all ranks share (after a meeting the parameters, and the
+/// Each rank keeps its own parameters, momenta and errors. Counts (unless each rank has its own), and what all ranks share (after a meeting the parameters, and the
 /// buffers of outer steps), become those of the rank with the most steps: in the round that has failed, some ranks may have
 /// finished the step. The lost rank's error is lost, and so are errors of means at ranks that own other elements now (`zeroed`).
 /// Rates that were set by `group(id)` or `rescale` must be set again.
@@ -130,7 +130,6 @@ CarriedOver carry_over(Before& before, Now& now,
                 "can't go on without a lost rank's: resume from a checkpoint, checkpoint::load_elastic");
   const detail::Call call(detail::Verb::load);
   auto& channel = now.channel();
-  std::vector<std::uint64_t*> counts;
   detail::StateBefore source(before);
   checkpoint::detail::together(channel, [&] {
     if (now.steps() != 0 || now.begun())
@@ -148,11 +147,14 @@ CarriedOver carry_over(Before& before, Now& now,
   CarriedOver result;
   result.ahead = static_cast<int>(std::max_element(steps.begin(), steps.end()) - steps.begin());
   result.zeroed = source.zeroed();
-  now.walk(detail::ListCounts{counts});
-  std::vector<std::uint64_t> values;
-  for (const std::uint64_t* count : counts) values.push_back(*count);
-  broadcast(channel, values, result.ahead);
-  for (std::size_t k = 0; k < counts.size(); ++k) *counts[k] = values[k];
+  if constexpr (!detail::own_counts<R>()) {
+    std::vector<std::uint64_t*> counts;
+    now.walk(detail::ListCounts{counts});
+    std::vector<std::uint64_t> values;
+    for (const std::uint64_t* count : counts) values.push_back(*count);
+    broadcast(channel, values, result.ahead);
+    for (std::size_t k = 0; k < counts.size(); ++k) *counts[k] = values[k];
+  }
   now.walk_shared(parameters, detail::SendFrom<std::remove_reference_t<decltype(channel)>>{
                                   channel, result.ahead, result.sent});
   return result;

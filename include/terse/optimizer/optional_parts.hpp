@@ -66,6 +66,12 @@ constexpr bool goes_on() {
   if constexpr (requires { Composed<R>::goes_on; }) return Composed<R>::goes_on;
   return false;
 }
+/// Checks whether ranks count their steps independently of each other.
+template <class R>
+constexpr bool own_counts() {
+  if constexpr (requires { Composed<R>::own_counts; }) return Composed<R>::own_counts;
+  return false;
+}
 /// Checks whether all ranks hold equal parameters after the step just taken.
 template <class R, class State>
 bool alike(const R& recipe, const State& state) {

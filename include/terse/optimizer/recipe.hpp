@@ -67,7 +67,8 @@ struct StepInput {
 ///                                                   step just taken
 ///     static constexpr bool never_alike = true      ranks never hold the same parameters
 ///     static constexpr bool goes_on = true          the ranks that are left may go on with their own states without a lost rank's,
-///                                                   see checkpoint::carry_over
+///                                                   see carry_over
+///     static constexpr bool own_counts = true       ranks count their steps independently of each other
 ///     static constexpr bool keeps_masters = true    its State keeps the fp32 masters of 16-bit models, after a call of
 ///                                                   keep_masters(); steps get no values of such parameters
 ///     template <class T> static constexpr bool check_on()    checks a transport's type T by static_assert, for the recipe

@@ -40,6 +40,7 @@ struct AsyncSwarmSgd {
                 "with the reader's own parameters (Lattice, Moniqua)");
 
   static constexpr bool models_differ = true;
+  static constexpr bool goes_on = true, own_counts = true;
 
   static constexpr int scalars = detail::scalars_of<Inner>();
 
