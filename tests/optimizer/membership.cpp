@@ -415,7 +415,7 @@ TEST_CASE("carry_over refuses an optimizer that has taken steps, and changes not
     terse::Optimizer other{inner, transport, small};
     std::vector<float> y(static_cast<std::size_t>(small.size()));
     CHECK_THROWS_WITH_AS(terse::carry_over(now, other, y),
-                         doctest::Contains("needs the same recipe, layout and options"), terse::usage_error);
+                         doctest::Contains("the optimizer before has no such part"), terse::usage_error);
     CHECK(state_of(now) == state);
     ++refused;
   });

@@ -4,15 +4,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "terse/checkpoint/agreement.hpp"
 #include "terse/checkpoint/dealing.hpp"
-#include "terse/checkpoint/state.hpp"
 #include "terse/core/error.hpp"
+#include "terse/core/view.hpp"
 #include "terse/optimizer/optional_parts.hpp"
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
@@ -30,48 +30,82 @@ struct CarriedOver {
 
 namespace detail {
 
-/// The state of an optimizer whose group has lost a rank, in memory.
-class StateBefore : public checkpoint::detail::Source {
+/// The parts of a state, in memory.
+class PartsBefore {
  public:
-  template <class Optimizer>
-  explicit StateBefore(Optimizer& before) : rank_(before.rank()) {
-    before.walk(checkpoint::detail::Collect{tensors_, metadata_, copies_});
-  }
-  /// Throws usage_error unless the part, with its range of the arena, is in the state, or is an error.
-  void check(const checkpoint::detail::Wanted& wanted) const override {
-    if (find(wanted) == nullptr && !checkpoint::detail::is_error(wanted.name))
-      throw usage_error(
-          "the optimizer before has no '" + wanted.name + "' of the elements from " +
-              std::to_string(wanted.offset) +
-              ": carry_over needs the same recipe, layout and options, and parts that don't depend on "
-              "the number of ranks; others resume from a checkpoint",
-          rank_);
-  }
-  void read(const checkpoint::detail::Wanted& wanted, const checkpoint::detail::Put& put) const override {
-    if (const checkpoint::Tensor* found = find(wanted))
-      put(0, {found->data, found->bytes});
-    else
-      zeroed_.push_back(wanted.name.substr(std::string("state.").size()));
-  }
-  std::vector<std::string> zeroed() const { return zeroed_; }
+  /// A visitor that lists a state's parts; those of a device are copied to the host.
+  struct List {
+    PartsBefore* parts;
+
+    template <class T, class Space>
+    void operator()(const std::string& name, view<T, Space> part, index_t offset) const {
+      Part one{name, sizeof(T), part.size(), offset, {}, {}};
+      if constexpr (std::is_same_v<Space, memory::host>) {
+        one.data = reinterpret_cast<const std::byte*>(part.data());
+      } else {
+        one.copy.resize(static_cast<std::size_t>(part.size()) * sizeof(T));
+        download(view<const T, Space>(part), view<T>(reinterpret_cast<T*>(one.copy.data()), part.size()));
+        one.data = one.copy.data();
+      }
+      parts->parts_.push_back(std::move(one));
+    }
+    void operator()(const std::string& name, std::uint64_t& value) const {
+      (*this)(name, view<std::uint64_t>(&value, 1), 0);
+    }
+  };
+  /// A visitor that copies the parts into another state or, without `apply`, looks for one that is missing.
+  struct Bring {
+    const PartsBefore* parts;
+    bool apply;
+    CarriedOver* result;
+    std::string* missing;
+
+    template <class T, class Space>
+    void operator()(const std::string& name, view<T, Space> to, index_t offset) const {
+      const Part* const from = parts->find(name, sizeof(T), to.size(), offset);
+      if (from == nullptr) {
+        if (!checkpoint::detail::is_error(name))
+          *missing = name;
+        else if (apply)
+          result->zeroed.push_back(name);
+      } else if (apply) {
+        upload(view<const T>(reinterpret_cast<const T*>(from->data), to.size()), to);
+      }
+    }
+    void operator()(const std::string& name, std::uint64_t& value) const {
+      (*this)(name, view<std::uint64_t>(&value, 1), 0);
+    }
+  };
 
  private:
-  const checkpoint::Tensor* find(const checkpoint::detail::Wanted& wanted) const {
-    const auto found = std::find_if(tensors_.begin(), tensors_.end(), [&](const checkpoint::Tensor& one) {
-      return one.name == wanted.name && one.dtype == wanted.dtype && one.shape == wanted.shape;
+  struct Part {
+    std::string name;
+    std::size_t element;  // its bytes
+    index_t count, offset;
+    const std::byte* data;
+    std::vector<std::byte> copy;
+  };
+  const Part* find(const std::string& name, std::size_t element, index_t count, index_t offset) const {
+    const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const Part& one) {
+      return one.name == name && one.element == element && one.count == count && one.offset == offset;
     });
-    if (found == tensors_.end()) return nullptr;
-    const auto offset = metadata_.find("offset." + wanted.name.substr(std::string("state.").size()));
-    const std::string begin = offset == metadata_.end() ? "0" : offset->second;
-    return begin == std::to_string(wanted.offset) ? &*found : nullptr;
+    return found == parts_.end() ? nullptr : &*found;
   }
 
-  int rank_;
-  std::vector<checkpoint::Tensor> tensors_;
-  checkpoint::Metadata metadata_;
-  checkpoint::detail::HostCopies copies_;
-  mutable std::vector<std::string> zeroed_;
+  std::vector<Part> parts_;
 };
+
+/// Throws usage_error on all ranks if one has a reason not to carry its state over. Collective.
+template <class T>
+void agree_to_carry(T& channel, const std::string& reason) {
+  const std::vector<std::uint64_t> refuse = all_gather(channel, std::uint64_t{reason.empty() ? 0U : 1U});
+  const auto first = std::find(refuse.begin(), refuse.end(), std::uint64_t{1});
+  if (!reason.empty()) throw usage_error(reason + "; nothing was changed", channel.rank());
+  if (first != refuse.end())
+    throw usage_error("rank " + std::to_string(first - refuse.begin()) +
+                          " can't carry its state over, and says why; nothing was changed",
+                      channel.rank());
+}
 
 /// A visitor that lists the counts of a state.
 struct ListCounts {
@@ -130,23 +164,26 @@ CarriedOver carry_over(Before& before, Now& now,
                 "can't go on without a lost rank's: resume from a checkpoint, checkpoint::load_elastic");
   const detail::Call call(detail::Verb::load);
   auto& channel = now.channel();
-  detail::StateBefore source(before);
-  checkpoint::detail::together(channel, [&] {
-    if (now.steps() != 0 || now.begun())
-      throw usage_error("carry_over needs a new optimizer, and this one has taken " +
-                            std::to_string(now.steps()) + " steps",
-                        now.rank());
-    if (parameters.size() != now.layout().size())
-      throw usage_error("parameters have " + std::to_string(parameters.size()) +
-                            " elements, and the layout " + std::to_string(now.layout().size()),
-                        now.rank());
-    now.walk(checkpoint::detail::Restore{source, false});
-  });
-  now.walk(checkpoint::detail::Restore{source, true});
-  const std::vector<std::uint64_t> steps = all_gather(channel, now.steps());
+  detail::PartsBefore parts;
+  before.walk(detail::PartsBefore::List{&parts});
   CarriedOver result;
+  std::string missing, reason;
+  now.walk(detail::PartsBefore::Bring{&parts, false, &result, &missing});
+  if (now.steps() != 0 || now.begun())
+    reason =
+        "carry_over needs a new optimizer, and this one has taken " + std::to_string(now.steps()) + " steps";
+  else if (parameters.size() != now.layout().size())
+    reason = "parameters have " + std::to_string(parameters.size()) + " elements, and the layout " +
+             std::to_string(now.layout().size());
+  else if (!missing.empty())
+    reason = "the optimizer before has no such part '" + missing +
+             "' of its state: carry_over needs the same recipe, layout and options, and state that doesn't "
+             "depend on the number "
+             "of ranks; resume from a checkpoint otherwise";
+  detail::agree_to_carry(channel, reason);
+  now.walk(detail::PartsBefore::Bring{&parts, true, &result, &missing});
+  const std::vector<std::uint64_t> steps = all_gather(channel, now.steps());
   result.ahead = static_cast<int>(std::max_element(steps.begin(), steps.end()) - steps.begin());
-  result.zeroed = source.zeroed();
   if constexpr (!detail::own_counts<R>()) {
     std::vector<std::uint64_t*> counts;
     now.walk(detail::ListCounts{counts});
