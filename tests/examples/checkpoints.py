@@ -128,16 +128,16 @@ def check_outputs():
     table = scratch / "table.csv"
     disk = scratch / "full"
     disk.symlink_to("/dev/full")  # a link, lest a mistake costs the machine its device
-    done = run("--json", disk, "--csv", table)
+    done = run("--epochs", 1, "--json", disk, "--csv", table)
     expect(done.returncode == 2 and f"{disk}: can't be written" in done.stderr and "No space left" in done.stderr,
            f"a full disk: {done.stderr}")
     expect(disk.is_symlink(), "an output took the place of a link")
-    expect(len(table.read_text().splitlines()) == 17 and "one-bit-adam" in done.stdout, "a full disk cost other outputs")
+    expect(len(table.read_text().splitlines()) == 5 and "one-bit-adam" in done.stdout, "a full disk cost other outputs")
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command("--csv", table, "--quiet"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(command("--epochs", 1, "--csv", table, "--quiet"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     expect(done.returncode == 2 and "can't print: No space left" in done.stderr, f"printing: {done.stderr}")
     trace = scratch / "trace.json"
-    done = run("--trace", trace, "--straggler", "1:50")
+    done = run("--epochs", 1, "--trace", trace, "--straggler", "1:50")
     expect(done.returncode == 0 and "train: one-bit-adam each other rank waited" in done.stderr and " s for rank 1, its longest wait in" in done.stderr, f"whom ranks wait for: {done.stderr}")
     waits = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
     expect("reduce of rank 1" in waits, f"waits in the trace: {sorted(set(waits))}")

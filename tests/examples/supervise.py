@@ -156,13 +156,13 @@ class Length:
     """Of a job that is long enough for all kills, in this build on this machine, and saves twice a second or more often."""
 
     def __init__(self, state):
-        self.epochs, self.steps_to_a_checkpoint = 20, 1 << 20
+        self.epochs, self.steps_to_a_checkpoint = 4, 1 << 20
         run(on_threads(state, self))
         report = report_of(state)
         steps = report["steps"] / report["seconds"]["total"]  # a second
         self.steps_to_a_checkpoint = max(1, min(50, int(steps / 2)))
-        # A kill comes within 0.65 s of training, see check_kills; twice as long, should the machine become faster.
-        self.epochs = max(20, round((2 + given.kills) * steps * 20 / report["steps"]))
+        # A kill comes within 0.65 s of training, see check_kills. A job of a second for each kill and two more has room for a faster machine.
+        self.epochs = max(4, round((2 + given.kills) * steps * self.epochs / report["steps"]))
 
 
 def uninterrupted(state, length):

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "pipeline/trial.hpp"
 #include "terse/terse.hpp"
 #include "terse/transport/delayed.hpp"
+#include "terse/transport/forwarding.hpp"
 #include "terse/transport/mpi.hpp"
 
 // Pipelines over MPI. Run under mpirun with 1 to 4 ranks; all ranks run the same cases in the same order. With `fault NAME
@@ -233,6 +235,32 @@ TEST_CASE("a value that is not finite is told to all stages by its stage's name"
 
 namespace {
 
+/// Steps wait no longer than a deadline of their own, and setting up no longer than the transport's.
+class Hasty : public terse::Forwarding<Hasty, Mpi> {
+ public:
+  class Ticket {
+   public:
+    Ticket(Mpi::Ticket inner, Milliseconds deadline) : inner_(std::move(inner)), deadline_(deadline) {}
+    bool ready() { return inner_.ready(); }
+    void wait() { inner_.wait(deadline_); }
+    void wait(Milliseconds deadline) { inner_.wait(deadline); }
+
+   private:
+    Mpi::Ticket inner_;
+    Milliseconds deadline_;
+  };
+
+  Hasty(Mpi inner, Milliseconds deadline) : Forwarding(std::move(inner)), deadline_(deadline) {}
+  [[nodiscard]] Ticket exchange(std::span<const terse::Send> sends, std::span<const terse::Receive> receives,
+                                Phase phase) {
+    return {inner_.exchange(sends, receives, phase), phase == Phase::setup ? patience : deadline_};
+  }
+  Hasty around(Mpi other) const { return {std::move(other), deadline_}; }
+
+ private:
+  Milliseconds deadline_;
+};
+
 /// A throw, or for each third a stall, before pass `pass` of rank `culprit`, in a transport of its own. All others must
 /// give up in time, each naming the neighbour on the culprit's side, and nobody's copies be half-written. Returns what is
 /// wrong of that on this rank.
@@ -240,7 +268,7 @@ template <class Plan>
 std::string fault(Mpi& world, Milliseconds deadline, int culprit, int pass, const Seats& right) {
   const int rank = world.rank();
   const bool stalls = (pass + culprit) % 3 == 0;
-  Mpi transport = connect<Mpi>(deadline);
+  Hasty transport(connect<Mpi>(), deadline);
   Toy toy(rank, world.size(), elements);
   Seat seat;
   Pipeline pipeline{compressed(), transport, toy, {.micro_batch = rows_at_once, .seed = 3}, Plan{}};
