@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Full-precision steps of Adam over threads, small ones to large ones: all pairs beside a ring. Prints a Markdown table. Both
-// take turns; the best of 20 rounds of 50 steps counts.
+// Full-precision steps of Adam over threads, small ones to large ones: all pairs and a ring. Prints a Markdown table. Both
+// take turns; the best of 20 rounds of 50 steps counts. With --sharded: steps with and without sharded state, of Adam and of Muon;
+// all four take turns, and the table has the median of 20 rounds of 10 steps, of Muon 1, and the median of a round's ratios.
 //
-//   bench_latency [RANKS,...]     2,4 unless told
+//   bench_latency [RANKS,...]                           2,4 by default
+//   bench_latency --sharded [RANKS,... [PARAMETERS]]    2 and 4 Mi by default; Muon's matrices have 512 x 512
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "terse/optimizer/adam.hpp"
+#include "terse/optimizer/muon.hpp"
 #include "terse/optimizer/optimizer.hpp"
+#include "terse/optimizer/sharded.hpp"
 #include "terse/transport/thread.hpp"
 
 namespace {
@@ -47,9 +53,62 @@ Best measure(int ranks, terse::index_t n) {
   return best;
 }
 
+constexpr int rounds = 20;
+using Rounds = std::array<double, rounds>;
+
+double median(Rounds values) {
+  std::nth_element(values.begin(), values.begin() + rounds / 2, values.end());
+  return values[rounds / 2];
+}
+
+/// Measures steps of both recipes in turns, and prints a row.
+template <class Inner>
+void compare(const char* name, int ranks, const terse::Layout& layout, int steps) {
+  Rounds whole{}, sharded{}, ratios{};
+  terse::ThreadGroup(ranks, std::chrono::seconds(60)).run([&](terse::Threads& transport) {
+    std::vector<float> x(static_cast<std::size_t>(layout.size()), 0.5F), g(x.size());
+    for (std::size_t i = 0; i < g.size(); ++i) g[i] = 0.01F * static_cast<float>(i % 13) - 0.06F;
+    terse::Optimizer plain{Inner{}, transport, layout};
+    terse::Optimizer divided{terse::Sharded<Inner>{}, transport, layout};
+    const auto time = [&](auto& optimizer) {
+      barrier(transport);
+      const auto begin = Clock::now();
+      for (int step = 0; step < steps; ++step) optimizer.step(x, g);
+      return std::chrono::duration<double>(Clock::now() - begin).count() / steps;
+    };
+    time(plain), time(divided);
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const double first = time(plain), second = time(divided);
+      if (transport.rank() == 0) whole[round] = first, sharded[round] = second;
+    }
+  });
+  for (std::size_t round = 0; round < rounds; ++round) ratios[round] = sharded[round] / whole[round];
+  std::printf("| `%s` | %d | %.1f | %.1f | %.2f |\n", name, ranks, median(whole) * 1e3, median(sharded) * 1e3,
+              median(ratios));
+  std::fflush(stdout);
+}
+
+int compare_sharded(const char* ranks_list, terse::index_t n) {
+  constexpr terse::index_t side = 512;
+  terse::Layout matrices;
+  for (terse::index_t k = 0; k < std::max<terse::index_t>(1, n / (side * side)); ++k)
+    matrices.add({.name = std::to_string(k), .shape = {side, side}, .hidden = true});
+  std::printf("| method | ranks | every rank, ms | sharded, ms | ratio |\n|---|---:|---:|---:|---:|\n");
+  std::istringstream list(ranks_list);
+  for (std::string ranks; std::getline(list, ranks, ',');) {
+    const int count = std::max(1, std::atoi(ranks.c_str()));
+    compare<terse::Adam<>>("Adam<>", count, terse::Layout::flat(n), 10);
+    compare<terse::Muon<>>("Muon<>", count, matrices, 1);
+  }
+  return EXIT_SUCCESS;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--sharded") == 0)
+    return compare_sharded(argc > 2 ? argv[2] : "2",
+                           argc > 3 ? std::atoll(argv[3]) : terse::index_t{4} << 20);
   std::printf(
       "| ranks | parameters | all pairs, us | ring, us | ring / all pairs |\n|---:|---:|---:|---:|---:|\n");
   std::istringstream list(argc > 1 ? argv[1] : "2,4");

@@ -104,6 +104,19 @@ struct NotedExact {
   }
 };
 
+/// Evaluates a NotedExact for its flag.
+template <class F>
+struct Examine {
+  NotedExact<F> noted;
+
+  using StreamsOf = Examine;
+  TERSE_HD auto streams() requires NamesStreams<F> { return noted.streams(); }
+  TERSE_HD void enter(const Piece& piece) { noted.enter(piece); }
+  TERSE_HD void operator()(const Piece& piece, index_t i, bool keep) const { noted(piece, i, keep); }
+};
+template <class F>
+Examine(NotedExact<F>) -> Examine<F>;
+
 /// Also notifies the message of its decoded value: sent(i, keep, decoded). Factor masking requires it.
 template <class F, class View>
 struct Reporting : View {

@@ -111,6 +111,19 @@ def compare_batches():
     expect(batches.best_rate(results[:1], "PmSGD", "labels differ", 256) == 0.05, "another best rate of one seed")
 
 
+def compare_outer_graphs():
+    """A graph at its own best rate, and at the best rate of DiLoCo."""
+    import outer_graphs
+    def row(kind, seed, *scores):
+        lines = [{"rate": rate, "validation": validation, "test": test, "loss": 1.0, "apart": 0.01, "bytes": 2e6} for rate, validation, test in scores]
+        return {"kind": kind, "setting": "same labels", "batch": 32, "seed": seed}, lines
+    results = [row("DiLoCo", 1, (0.1, 0.8, 0.75), (0.2, 0.7, 0.9)), row("DiLoCo", 2, (0.1, 0.8, 0.85), (0.2, 0.7, 0.9)),
+               row("ring", 1, (0.1, 0.6, 0.5), (0.2, 0.7, 0.7)), row("ring", 2, (0.1, 0.6, 0.6), (0.2, 0.7, 0.7))]
+    _, lines = outer_graphs.OuterGraphs("outer-graphs", None).table(results)
+    expect(lines[1] == ["same labels", "ring", "0.2", "70.00 ± 0.00", "-10.00 ± 7.07", "55.00 ± 7.07", "-25.00 ± 0.00", "1.00", "2"],
+           f"the table of graphs is {lines}")
+
+
 def main(folder):
     for name in FILES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -168,5 +181,6 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(root / "examples" / "evidence"))
 compare_stragglers()
 compare_batches()
+compare_outer_graphs()
 with tempfile.TemporaryDirectory() as temporary:
     main(pathlib.Path(temporary))

@@ -47,6 +47,7 @@ OPTIONAL = {
     "terse/transport/mpi": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/transport/c10d.hpp": ["torch/csrc/distributed/c10d/ProcessGroup.hpp"],
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
+    "terse/transport/nvtx.hpp": ["nvtx3/nvToolsExt.h"],
     "terse/pipeline/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/device/memory.hpp": ["cuda_runtime_api.h"],
     "terse/device/overlapped.hpp": ["cuda_runtime_api.h"],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -126,6 +127,16 @@ TEST_CASE("finite messages whose mean is not finite: all ranks throw, and no par
     CHECK(x == was);
     optimizer.step(x, gradient(layout, transport.rank(), 1, 1));
     CHECK(x != was);
+
+    // Or such means count as 0.
+    Options options;
+    options.on_non_finite = NonFinite::zero;
+    Optimizer lenient{recipe, transport, layout, options};
+    lenient.step(x, g);
+    Seen state;
+    lenient.walk(state);
+    for (const auto& [name, values] : state.parts)
+      CHECK(std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); }));
   });
 }
 

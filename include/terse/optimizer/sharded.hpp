@@ -89,7 +89,7 @@ namespace recipes {
 /// State: the buffers of Inner's policies, n / W floats each; F's errors, n floats; for masters see GatherBy. Compressor and error
 /// feedback belong to Sharded, not to Inner, and Inner has no topology. Sends per rank: (W - 1) / W of the bytes of a
 /// compressed message, and (W - 1) / W of those of the parameters, in 2 (W - 1) messages. Passes over n: those of the compressor and
-/// one to take the parameters; over n / W: five. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1 (P_os).
+/// one to take the parameters; over n / W: four, and one more with a compressor. Source: Rajbhandari et al., "ZeRO", SC 2020, section 5.1 (P_os).
 template <class Inner, class C, class F, class Gather>
 struct ShardedOf {
   static_assert(detail::check_owners_recipe<Inner>() && detail::check_to_owners<C, F>());
@@ -135,13 +135,14 @@ struct ShardedOf {
     state.shares.follow(input.layout);
     state.to_owners.set_compressor(compressor);
     state.to_all.set_compressor(gather.compressor);
-    prepare_own(now, [&] { detail::composed(inner).prepare(inside(input, state), state.inner, now); });
+    prepare_own(now, [&] { detail::owners_recipe(inner).prepare(inside(input, state), state.inner, now); });
   }
   template <Executor E, class N>
   void prepare_group(const StepInput<E, N>& input, State<E>& state, std::size_t place,
                      StepScalars& now) const {
-    prepare_own(
-        now, [&] { detail::composed(inner).prepare_group(inside(input, state), state.inner, place, now); });
+    prepare_own(now, [&] {
+      detail::owners_recipe(inner).prepare_group(inside(input, state), state.inner, place, now);
+    });
   }
   template <Executor E, class N>
   void open(const StepInput<E, N>& input, State<E>& state) const {
@@ -165,8 +166,8 @@ struct ShardedOf {
         "GatherBy<Cast<fp16>> for fp16, or GatherBy<Dense>");
     const detail::Moved* const places = state.shares.places();
     const index_t count = state.shares.count();
-    const detail::ToShare to_means{places, count, state.means.data()};
-    state.to_owners.mix(input.context, {}, message(input), Message{to_means, to_means});
+    state.to_owners.start(input.context, {}, message(input));
+    state.to_owners.arrive();
     // Reports errors here, since the owners' step doesn't check the mean.
     state.to_owners.settle(input.context);
     P* model;
@@ -176,7 +177,7 @@ struct ShardedOf {
       model = input.parameters.rounded;
     if (!state.masters || state.adopted == 0)
       for_each(input.executor, state.shares.owned(),
-               detail::AdoptShare<P>{{places, count, state.parameters.data()}, model});
+               detail::AdoptShare<P>{places, count, state.parameters.data(), model});
     state.adopted = 1;
     const bool failed = !step(input, state);
     constexpr bool differs = is_wide && !Back::lossless;
@@ -226,8 +227,8 @@ struct ShardedOf {
   bool step(const StepInput<E, N>& input, State<E>& state) const {
     if (C::lossless && std::isfinite(input.clip_norm)) clip(input, state);
     try {
-      detail::composed(inner).enqueue(inside(input, state), state.inner);
-      detail::composed(inner).complete(inside(input, state), state.inner);
+      detail::owners_recipe(inner).enqueue(inside(input, state), state.inner);
+      detail::owners_recipe(inner).complete(inside(input, state), state.inner);
     } catch (const non_finite_error&) {
       return false;
     }

@@ -29,30 +29,22 @@ struct GradientByScalar {
   TERSE_HD float operator()(const Piece&, index_t i) const { return widened(gradients[i]) * scale; }
 };
 
-/// Writes means to a share.
-struct ToShare {
+/// Copies owned parameters to a share.
+template <Number P>
+struct AdoptShare {
   const Moved* places;
   index_t count;
   float* share;
+  const P* model;
   index_t begin = 0;  // the arena index of share[0]
 
-  using StreamsOf = ToShare;
-  TERSE_HD auto streams() { return writes(share, begin); }
+  using StreamsOf = AdoptShare;
+  TERSE_HD auto streams() { return writes(share, begin) + reads(model); }
   TERSE_HD void enter(const Piece& piece) {
     const Moved& place = find(places, count, piece.offset);
     begin = place.offset - place.there;
   }
-  TERSE_HD void operator()(const Piece&, index_t i, float mean) const { share[i - begin] = mean; }
-};
-/// Copies owned parameters to a share.
-template <Number P>
-struct AdoptShare {
-  ToShare to;
-  const P* model;
-  using StreamsOf = AdoptShare;
-  TERSE_HD auto streams() { return to.streams() + reads(model); }
-  TERSE_HD void enter(const Piece& piece) { to.enter(piece); }
-  TERSE_HD void operator()(const Piece& piece, index_t i) const { to(piece, i, widened(model[i])); }
+  TERSE_HD void operator()(const Piece&, index_t i) const { share[i - begin] = widened(model[i]); }
 };
 
 struct TimesFactor {
@@ -95,7 +87,12 @@ template <Number P, bool Moves>
 struct TakeOwned {
   P* model;
   using StreamsOf = TakeOwned;
-  TERSE_HD auto streams() { return updates(model); }
+  TERSE_HD auto streams() {
+    if constexpr (Moves)
+      return updates(model);
+    else
+      return writes(model);
+  }
   TERSE_HD void operator()(const Piece&, index_t i, float sent) const {
     model[i] = narrowed<P>(Moves ? widened(model[i]) + sent : sent);
   }

@@ -12,6 +12,7 @@
 #include "terse/optimizer/gradient_norm.hpp"
 #include "terse/optimizer/local/inner.hpp"
 #include "terse/optimizer/shares.hpp"
+#include "terse/topology/given_means.hpp"
 #include "terse/topology/owners.hpp"
 
 namespace terse::detail {
@@ -24,6 +25,21 @@ constexpr CutBy cut_of() {
                                                                                         : CutBy::element;
 }
 
+/// The recipe of the owners' step: Inner's composition over means that are already there.
+template <class Composition>
+struct OnGivenMeans;
+template <class First, class Second, class C, class F, class P, class When>
+struct OnGivenMeans<TwoStages<First, Second, C, F, P, When>> {
+  using type = TwoStages<First, Second, C, F, GivenMeans, When>;
+};
+template <class Inner>
+using OwnersRecipe = typename OnGivenMeans<Composed<Inner>>::type;
+template <class Inner>
+OwnersRecipe<Inner> owners_recipe(const Inner& inner, const GivenMeans& means = {}) {
+  const auto& recipe = composed(inner);
+  return {recipe.first, recipe.second, recipe.compressor, recipe.error_feedback, means, recipe.when};
+}
+
 /// The state of a Sharded on one rank.
 template <class Inner, Compressor C, ErrorFeedback F, Compressor Back, Executor E>
 struct ShardedState {
@@ -33,11 +49,11 @@ struct ShardedState {
   using BackFeedback = std::conditional_t<Back::lossless, NoErrorFeedback, OwnersResidual>;
 
   Shares<E> shares;
-  Channel own;  // a world of this rank alone
+  Channel own;              // a world of this rank alone
+  Arena means, parameters;  // shares
   Exchange<C, F, MeansToOwners<cut>, E> to_owners;
   Exchange<Back, BackFeedback, SpreadByOwners<cut>, E> to_all;
-  typename Composed<Inner>::template State<E> inner;
-  Arena means, parameters;  // shares
+  typename OwnersRecipe<Inner>::template State<E> inner;
   bool masters = !Back::lossless;
   std::uint64_t adopted = 0;  // 1 if the masters are set
   Channel& transport;
@@ -80,13 +96,15 @@ struct ShardedState {
                           const Options& options, index_t slice_bytes)
       : shares(executor, transport_, layout, slice_bytes, cut),
         own(transport_.split(transport_.rank(), 0)),
-        to_owners(executor, transport_, layout, layout.range(), recipe.compressor, recipe.error_feedback,
-                  false, {}, slice_bytes),
-        to_all(executor, transport_, layout, layout.range(), recipe.gather.compressor, {}, false, {},
-               slice_bytes),
-        inner(composed(recipe.inner), executor, own, shares.layout(), options_of_owners(options)),
         means(shares.layout().size()),
         parameters(shares.layout().size()),
+        to_owners(executor, transport_, layout, layout.range(), recipe.compressor, recipe.error_feedback,
+                  false, {means.data(), shares.on_host()}, slice_bytes),
+        to_all(executor, transport_, layout, layout.range(), recipe.gather.compressor, {}, false, {},
+               slice_bytes),
+        // A mean of messages, each at most largest_finite, is at most that, too; of decoded packets it need not be.
+        inner(owners_recipe(recipe.inner, {means.data(), C::lossless}), executor, own, shares.layout(),
+              options_of_owners(options)),
         transport(transport_),
         norms(transport_, executor, shares.layout()),
         clips(options.clips()) {}

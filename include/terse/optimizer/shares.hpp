@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,12 +39,11 @@ class Shares {
     const auto by_offset = [](const auto& a, const auto& b) { return a.offset < b.offset; };
     std::sort(pieces.begin(), pieces.end(), by_offset);
     owned_ = Range(std::move(pieces));
-    std::vector<Moved> places;
     for (const Block& block : blocks_)
-      if (block.count > 0) places.push_back({block.offset, block.there});
-    std::sort(places.begin(), places.end(), by_offset);
-    places_ = buffer<Moved, typename E::memory>(static_cast<index_t>(places.size()));
-    put(executor, view<const Moved>(places.data(), places_.size()), out<E, Moved>(places_.all()));
+      if (block.count > 0) on_host_.push_back({block.offset, block.there});
+    std::sort(on_host_.begin(), on_host_.end(), by_offset);
+    places_ = buffer<Moved, typename E::memory>(static_cast<index_t>(on_host_.size()));
+    put(executor, view<const Moved>(on_host_.data(), places_.size()), out<E, Moved>(places_.all()));
   }
 
   /// The layout of a share.
@@ -53,6 +53,8 @@ class Shares {
   /// The table from the arena to a share, for `find`.
   const Moved* places() const { return places_.data(); }
   index_t count() const { return places_.size(); }
+  /// The same table on the host.
+  std::span<const Moved> on_host() const { return on_host_; }
 
   /// Takes over the scales of segments that changed.
   void follow(const Layout& whole) {
@@ -105,6 +107,7 @@ class Shares {
   std::vector<index_t> origins_;  // for the segments of a share, the arena's segments
   std::vector<Block> blocks_;     // in the order of slices
   Range owned_;
+  std::vector<Moved> on_host_;
   buffer<Moved, typename E::memory> places_;
   std::uint64_t revision_ = 0;
 };

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 
+#include "terse/executor/factors.hpp"
 #include "terse/topology/to_owners.hpp"
 
-// The two halves of ScatterGather as topologies: what a rank does with the means of its chunk in between is its own.
+// The two halves of ScatterGather as topologies: in between, a rank works with the means of its chunk.
 
 namespace terse {
 
@@ -14,23 +16,13 @@ TERSE_NUMERICS_BEGIN
 
 namespace detail {
 
-/// Keeps means in a buffer for one chunk, and passes them on.
+/// Writes means to a buffer whose first element is the arena's element `begin`.
 struct KeepMean {
   float* means;
   index_t begin;
   using StreamsOf = KeepMean;
   TERSE_HD auto streams() { return writes(means, begin); }
   TERSE_HD void operator()(const Piece&, index_t i, float mean) const { means[i - begin] = mean; }
-};
-template <class Consumer>
-struct PassOn {
-  const float* means;
-  index_t begin;
-  Consumer consumer;
-  using StreamsOf = PassOn;
-  TERSE_HD auto streams() requires NamesStreams<Consumer> { return consumer.streams() + reads(means, begin); }
-  TERSE_HD void enter(const Piece& piece) { terse::enter(consumer, piece); }
-  TERSE_HD void operator()(const Piece& piece, index_t i) const { consumer(piece, i, means[i - begin]); }
 };
 
 }  // namespace detail
@@ -39,8 +31,8 @@ TERSE_NUMERICS_END
 
 namespace detail {
 
-/// The first half: a rank's `consume` gets the means of the elements that it owns, and no others. They are equal to the means of
-/// packets that are compressed once. Sends W - 1 messages per rank.
+/// The first half: the means of the elements that a rank owns are written to its `share`, slice by slice as they arrive; `consume` gets
+/// none. They are equal to the means of packets that are compressed once. Sends W - 1 messages per rank.
 template <CutBy How>
 struct MeansToOwners {
   static constexpr bool exact = true;
@@ -48,37 +40,42 @@ struct MeansToOwners {
   static constexpr CutBy cut = How;
   using ForDense = MeansToOwners;
 
+  float* share = nullptr;           ///< the owned elements of all slices
+  std::span<const Moved> places{};  ///< table from the arena to a share, on the host; used at construction
+
+  template <class Visit>
+  void settings(Visit&&) const {}
+
   template <Compressor C, ErrorFeedback F, Executor E>
   class Round {
     using Context = RoundContext<C, F, E>;
 
    public:
-    TERSE_COLD explicit Round(const Context& context)
-        : to_owners_(context),
-          begin_(begin_of(context.own())),
-          means_(end_of(context.own()) - begin_, uninitialized) {}
-    static index_t work_bytes(const Context& context) { return ToOwners<C, F, E>::work_bytes(context); }
+    TERSE_COLD Round(const Context& context, const MeansToOwners& to)
+        : to_owners_(context), keep_{to.share, begin_of(context.own())} {
+      if (to.places.empty()) return;
+      const Moved& place = find(to.places.data(), static_cast<index_t>(to.places.size()), keep_.begin);
+      keep_.means += place.there;
+      keep_.begin = place.offset;
+    }
+    static index_t work_bytes(const Context& context, const MeansToOwners&) {
+      return ToOwners<C, F, E>::work_bytes(context);
+    }
 
     template <class M>
     void start(Context& context, const M& message) {
       to_owners_.start(context, message);
     }
-    /// Keeps the means, so that another round can use the memory of the packets.
+    /// Takes the means at once, so that another round can use the memory of the packets.
     template <class M>
     bool advance(Context& context, const M&, bool block) {
       if (!to_owners_.arrived(context, block)) return false;
       context.envelope.verify(context.executor);
-      const KeepMean keep{means_.data(), begin_};
-      to_owners_.take(context, Message{keep, keep});
+      to_owners_.take(context, Message{keep_, keep_});
       return true;
     }
     template <class Consumer>
-    void consume(Context& context, const Consumer& consumer) {
-      for_each(context.executor, context.own().compressed,
-               PassOn<decltype(consumer.compressed)>{means_.data(), begin_, consumer.compressed});
-      for_each(context.executor, context.own().dense,
-               PassOn<decltype(consumer.dense)>{means_.data(), begin_, consumer.dense});
-    }
+    void consume(Context&, const Consumer&) {}
     index_t most_bytes(const Context&) const { return to_owners_.most_bytes(); }
     double notes(E) { return 0; }
 
@@ -88,13 +85,9 @@ struct MeansToOwners {
       if (mine.dense.pieces().empty()) return mine.compressed.begin_offset();
       return std::min(mine.compressed.begin_offset(), mine.dense.begin_offset());
     }
-    static index_t end_of(const Portion& mine) {
-      return std::max(mine.compressed.end_offset(), mine.dense.end_offset());
-    }
 
     ToOwners<C, F, E> to_owners_;
-    index_t begin_;  // the first arena index that this rank owns
-    buffer<float, typename E::memory> means_;
+    KeepMean keep_;
   };
 };
 
