@@ -165,16 +165,6 @@ class Codec {
   void encode_together(const std::vector<Portion>& chunks, Mask<typename E::memory> mask, const M& message,
                        const EncodeContext& context, detail::ChunkPackets& packets);
 
-  /// Evaluates the dense part of `message` and records values that are not finite, as `encode` does, without a packet.
-  template <class M>
-  void examine(const Range& range, const M& message) {
-    if constexpr (GridExecutor<E>)
-      for_each(executor_, range, NoMask{}, NoPackets{}, detail::Examine{exact(message)});
-    else
-      reduce<SumOfSquares>(executor_, range, Units{0, true}, NoMask{}, NoPackets{}, exact(message),
-                           scratch_.all(), note(), bad_.data());
-  }
-
   /// Returns the compressed parts of an inbox over `range`, as the executor's verbs take them. A compressor may have to compute
   /// sums of them first, which are valid until the next call.
   template <class In>

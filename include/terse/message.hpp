@@ -114,8 +114,6 @@ struct Examine {
   TERSE_HD void enter(const Piece& piece) { noted.enter(piece); }
   TERSE_HD void operator()(const Piece& piece, index_t i, bool keep) const { noted(piece, i, keep); }
 };
-template <class F>
-Examine(NotedExact<F>) -> Examine<F>;
 
 /// Also notifies the message of its decoded value: sent(i, keep, decoded). Factor masking requires it.
 template <class F, class View>

@@ -52,7 +52,8 @@ struct GivenMeans {
     template <class M>
     void start(Context& context, const M& message) {
       if (finite_) return;
-      context.codec.examine(context.plan.whole.dense, message);
+      for_each(context.executor, context.plan.whole.dense, NoMask{}, NoPackets{},
+               Examine<decltype(message.dense)>{{{message.dense}, context.codec.bad()}});
       context.note(context.codec);
     }
     template <class M>
