@@ -46,6 +46,7 @@ SEVENTEEN = ["terse/core/config.hpp", "terse/core/draw.hpp", "terse/core/error.h
 OPTIONAL = {
     "terse/transport/mpi": ["boost/mpi/communicator.hpp", "mpi.h"],
     "terse/transport/c10d.hpp": ["torch/csrc/distributed/c10d/ProcessGroup.hpp"],
+    "terse/transport/c10d_root.hpp": ["torch/csrc/distributed/c10d/ProcessGroup.hpp"],
     "terse/transport/nccl": ["cuda_runtime_api.h", "nccl.h"],
     "terse/transport/nvtx.hpp": ["nvtx3/nvToolsExt.h"],
     "terse/pipeline/nccl": ["cuda_runtime_api.h", "nccl.h"],
@@ -72,7 +73,7 @@ STANDARD_OF = {"terse/interop/libtorch.hpp": "c++17", "terse/interop/libtorch_st
 CLANG_OLD_TORCH = ("#include <torch/version.h>\n#if defined(__clang__) && TORCH_VERSION_MAJOR < 2\n#error\n#endif\n",
                    "a LibTorch that clang takes as C++20")
 UNFIT = {"terse/interop/data_parallel.hpp": CLANG_OLD_TORCH, "terse/interop/data_parallel_cuda.hpp": CLANG_OLD_TORCH,
-         "terse/interop/checkpoint.hpp": CLANG_OLD_TORCH, "terse/transport/c10d.hpp": CLANG_OLD_TORCH}
+         "terse/interop/checkpoint.hpp": CLANG_OLD_TORCH, "terse/transport/c10d.hpp": CLANG_OLD_TORCH, "terse/transport/c10d_root.hpp": CLANG_OLD_TORCH}
 
 # Names of standard headers, and parts of paths of others, that the core must not draw in.
 HEAVY = r"/(iostream|random|filesystem|regex|fstream|mpi\.h|nccl\.h)$|/(cuda|torch|nlohmann|json|boost)[^/]*(/|\.h)"

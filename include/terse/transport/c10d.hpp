@@ -20,9 +20,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "terse/transport/assembly.hpp"
+#include "terse/transport/c10d_root.hpp"
 #include "terse/transport/call.hpp"
 #include "terse/transport/concept.hpp"
-#include "terse/transport/waiters.hpp"
 
 namespace terse {
 
@@ -40,11 +40,8 @@ namespace terse {
 /// that ends closes them, too. A message that is longer than its room ends the receiver's process. Each message costs some
 /// allocations in LibTorch.
 class C10d {
-#if TORCH_VERSION_MAJOR >= 2
-  using Group = c10d::Backend;
-#else
-  using Group = c10d::ProcessGroup;
-#endif
+  using Root = detail::C10dRoot;
+  using Group = detail::C10dGroup;
   using Work = decltype(std::declval<Group&>().send(std::declval<std::vector<at::Tensor>&>(), 0, 0));
 
   struct Message {
@@ -62,32 +59,6 @@ class C10d {
     bool finished = false;
     std::exception_ptr failure;
   };
-  /// State that all channels of a group share.
-  struct Root {
-    c10::intrusive_ptr<Group> group;
-    std::shared_ptr<int> next_tag;
-    detail::Waiters waiters;
-
-    /// Closes this rank's connections: Gloo closes all of them when a wait times out.
-    TERSE_COLD void close() noexcept {
-      for (int peer = 0; peer < group->getSize(); ++peer) try {
-          std::byte none{};
-          std::vector<at::Tensor> tensors{bytes_at(&none, 1)};
-          if (peer != group->getRank()) group->recv(tensors, peer, never)->wait(std::chrono::milliseconds(1));
-        } catch (const std::exception&) {  // as it must
-        }
-    }
-  };
-  /// State kept for the lifetime of a group: no tag is used twice, since messages with it may remain.
-  struct Known {
-    c10::weak_intrusive_ptr<Group> group;
-    std::weak_ptr<Root> root;
-    std::shared_ptr<int> next_tag;
-  };
-  /// Tag under which ranks agree on the tag of a new channel; the tags of channels are larger.
-  static constexpr int meeting = 1 << 24;
-  /// A tag of no message.
-  static constexpr int never = meeting - 1;
   /// Longest wait passed to Gloo, which adds it to a clock of nanoseconds.
   static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 20);
 
@@ -215,10 +186,10 @@ class C10d {
   /// has no backend for the host.
   explicit C10d(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                 Deadline deadline = std::chrono::seconds(60))
-      : root_(root_of(host_of(group))), deadline_(detail::positive(deadline, group->getRank())) {
+      : root_(Root::of(group)), deadline_(detail::positive(deadline, group->getRank())) {
     rank_ = group->getRank();
     for (int rank = 0; rank < group->getSize(); ++rank) members_.push_back(rank);
-    tag_ = meeting;
+    tag_ = Root::meeting;
     Assembly<int, C10d> everyone(*this);
     const auto all = everyone(*this, *root_->next_tag, Phase::setup);
     tag_ = *std::max_element(all.begin(), all.end());
@@ -240,12 +211,12 @@ class C10d {
     try {
       for (const Receive& receive : receives) {
         peer = receive.peer;
-        std::vector<at::Tensor> tensors{bytes_at(receive.data, receive.bytes)};
+        std::vector<at::Tensor> tensors{Root::bytes_at(receive.data, receive.bytes)};
         batch.messages.push_back({root_->group->recv(tensors, member(receive.peer), tag_), receive.peer});
       }
       for (const Send& send : sends) {
         peer = send.peer;
-        std::vector<at::Tensor> tensors{bytes_at(const_cast<std::byte*>(send.data), send.bytes)};
+        std::vector<at::Tensor> tensors{Root::bytes_at(const_cast<std::byte*>(send.data), send.bytes)};
         batch.messages.push_back({root_->group->send(tensors, member(send.peer), tag_), send.peer});
       }
     } catch (const std::exception& failure) {
@@ -291,43 +262,6 @@ class C10d {
  private:
   C10d() = default;
 
-  static c10::intrusive_ptr<Group> host_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-#if TORCH_VERSION_MAJOR >= 2
-    try {
-      return group->getBackend(c10::DeviceType::CPU);
-    } catch (const std::exception&) {
-      throw usage_error(
-          "this process group has no backend for the host, over which terse's messages travel: "
-          "init_process_group('gloo'), or 'cpu:gloo,cuda:nccl'",
-          group->getRank());
-    }
-#else
-    return group;
-#endif
-  }
-  TERSE_COLD static std::shared_ptr<Root> root_of(c10::intrusive_ptr<Group> group) {
-    static std::mutex mutex;
-    static std::map<Group*, Known> known;
-    const std::lock_guard lock(mutex);
-    const auto found = known.find(group.get());
-    if (found != known.end() && found->second.group.expired()) known.erase(found);  // an earlier group
-    auto& [same, kept, next_tag] =
-        known.try_emplace(group.get(), Known{c10::weak_intrusive_ptr<Group>(group), {}, nullptr})
-            .first->second;
-    if (!next_tag) next_tag = std::make_shared<int>(meeting + 1);
-    std::shared_ptr<Root> root = kept.lock();
-    if (!root) {
-      root = std::make_shared<Root>();
-      root->next_tag = next_tag;
-      root->group = std::move(group);
-      kept = root;
-    }
-    return root;
-  }
-  static at::Tensor bytes_at(std::byte* data, index_t bytes) {
-    static std::byte nothing{};  // even an empty tensor needs an address
-    return at::from_blob(bytes == 0 ? &nothing : data, {bytes}, at::kByte);
-  }
   static std::string first_line(const std::exception& failure) {
     const std::string text = failure.what();
     return text.substr(0, text.find('\n'));

@@ -89,7 +89,7 @@ class NvtxProcessRange {
 /// A decorator that shows messages in NVIDIA Nsight Systems, as ranges of NVTX in the domain "terse". Each batch has a range of the
 /// process, "reduce, step 12", from its start to its end, with this rank's bytes as payload. The thread has a range during the call that
 /// starts a batch, with the same name, which covers the kernels that NCCL launches; and "wait: reduce, step 12" during a wait. Batches
-/// outside of steps have no number. Without an attached tool a batch costs a few comparisons; with one, a few hundred nanoseconds.
+/// outside of steps have no number. Without an attached tool a batch costs a few comparisons.
 template <Transport Inner>
 class NvtxRanges : public Forwarding<NvtxRanges<Inner>, Inner> {
   using Base = Forwarding<NvtxRanges<Inner>, Inner>;

@@ -97,7 +97,8 @@ class MethodOf final : public Method {
       terse::carry_over(other->optimizer_, optimizer_, Out(parameters, size()));
     else
       throw terse::usage_error(
-          "this method's state can't do without a lost rank's: load the ranks' last state_dicts in a new job");
+          "this method's state can't do without a lost rank's: load the ranks' last state_dicts in a new "
+          "job");
   }
 
  private:
