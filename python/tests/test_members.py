@@ -17,7 +17,8 @@ DEADLINE = 20.0
 
 
 def members_of(folder, rank, ranks, deadline=DEADLINE):
-    return terse_torch.Members(torch.distributed.FileStore(str(pathlib.Path(folder) / "members"), ranks), rank, ranks, deadline=deadline)
+    store = torch.distributed.FileStore(str(pathlib.Path(folder) / "members"), ranks)
+    return terse_torch.Members(store, rank, ranks, deadline=deadline, grace=3.0)
 
 
 def make(name, model, members, deadline=DEADLINE):
