@@ -176,10 +176,10 @@ CarriedOver carry_over(Before& before, Now& now,
     reason = "parameters have " + std::to_string(parameters.size()) + " elements, and the layout " +
              std::to_string(now.layout().size());
   else if (!missing.empty())
-    reason = "the optimizer before has no such part '" + missing +
-             "' of its state: carry_over needs the same recipe, layout and options, and state that doesn't "
-             "depend on the number "
-             "of ranks; resume from a checkpoint otherwise";
+    reason =
+        "the optimizer before has no such part '" + missing +
+        "' of its state: carry_over needs the same recipe, layout and options, and state that doesn't depend "
+        "on the number of ranks; resume from a checkpoint otherwise";
   detail::agree_to_carry(channel, reason);
   now.walk(detail::PartsBefore::Bring{&parts, true, &result, &missing});
   const std::vector<std::uint64_t> steps = all_gather(channel, now.steps());
@@ -187,10 +187,8 @@ CarriedOver carry_over(Before& before, Now& now,
   if constexpr (!detail::own_counts<R>()) {
     std::vector<std::uint64_t*> counts;
     now.walk(detail::ListCounts{counts});
-    std::vector<std::uint64_t> values;
-    for (const std::uint64_t* count : counts) values.push_back(*count);
-    broadcast(channel, values, result.ahead);
-    for (std::size_t k = 0; k < counts.size(); ++k) *counts[k] = values[k];
+    for (std::uint64_t* count : counts)
+      *count = all_gather(channel, *count)[static_cast<std::size_t>(result.ahead)];
   }
   now.walk_shared(parameters, detail::SendFrom<std::remove_reference_t<decltype(channel)>>{
                                   channel, result.ahead, result.sent});
