@@ -34,7 +34,7 @@ class Members:
                 optimizer.carry_over(members.group)
 
     store     a torch.distributed store that outlives each rank: a FileStore, or a TCPStore whose server runs in a process that is
-              no rank, such as the launcher
+              no rank, such as the launcher; its timeout becomes the deadline
     rank      this rank, from 0 to size - 1: its `number` in this job, which it keeps
     deadline  seconds for which the others wait, in `regroup` and while they connect, for a rank of which nothing is known
     grace     seconds for which they wait for a rank that a PeerError has named: its connections close when it is killed, and also when it
@@ -106,4 +106,5 @@ class Members:
 
     def _connect(self):
         store = torch.distributed.PrefixStore(self._key("group"), self._store)
+        store.set_timeout(datetime.timedelta(seconds=self._deadline))
         return _gloo(store, self.rank, self.size, datetime.timedelta(seconds=self._deadline))

@@ -89,6 +89,26 @@ def test_a_rank_that_stalls_is_left_and_told_so():
         assert on_ranks(3, program) == [([2], 10), ([2], 10), None]
 
 
+def test_a_second_rank_may_die_while_the_others_connect():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            members = members_of(folder, rank, ranks, deadline=4.0)
+            model = net()
+            optimizer = make("ErrorFeedbackSgd", model, members, deadline=4.0)
+            train(model, optimizer, rank, range(3))
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if rank == 2:  # is agreed on, and never connects
+                members._connect = lambda: os.kill(os.getpid(), signal.SIGKILL)  # pylint: disable=protected-access
+            lost, _ = go_on(model, optimizer, members, 10)
+            return lost, optimizer.steps, values(model)
+
+        said = processes(4, program)
+    assert said[1] == said[2] == ("ended", None)
+    assert said[0] == said[3] and said[0][0] == "returned", said
+    assert said[0][1][:2] == ([1, 2], 10)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="ranks are 0 to 3, not 4"):
         terse_torch.Members(None, 4, 4)
