@@ -35,7 +35,7 @@ struct Run {
   std::string data = "/usr/share/datasets/fashion-mnist";
 };
 
-/// What the ranks have measured.
+/// Measurements of all ranks.
 struct Found {
   std::mutex mutex;
   double lost = 0, gone_on = 0;         // seconds since the start

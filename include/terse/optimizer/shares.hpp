@@ -53,7 +53,7 @@ class Shares {
   /// The table from the arena to a share, for `find`.
   const Moved* places() const { return places_.data(); }
   index_t count() const { return places_.size(); }
-  /// The same table on the host.
+  /// That table on the host.
   std::span<const Moved> on_host() const { return on_host_; }
 
   /// Takes over the scales of segments that changed.
