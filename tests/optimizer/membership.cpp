@@ -4,16 +4,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "../transport/trapped.hpp"
+#include "members.hpp"
 #include "terse/optimizer/carry_over.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
@@ -24,36 +21,15 @@
 namespace {
 
 using namespace std::chrono_literals;
-using terse::index_t;
 using terse::peer_error;
 using terse::ThreadGroup;
 using terse::Threads;
-
-/// An event for which threads wait, for at most 100 seconds.
-class Event {
- public:
-  void set() {
-    const std::lock_guard lock(mutex_);
-    set_ = true;
-    changed_.notify_all();
-  }
-  bool wait() {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, 100s, [&] { return set_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;
-};
-
-/// Returns the sum of the ranks' values.
-double sum_of(Threads& ranks, double value) {
-  double sum = 0;
-  for (const double one : terse::all_gather(ranks, value)) sum += one;
-  return sum;
-}
+using terse::test::elements;
+using terse::test::Event;
+using terse::test::gradient;
+using terse::test::layout_of;
+using terse::test::state_of;
+using terse::test::sum_of;
 
 TEST_CASE("the other ranks go on without one that throws, and the group doesn't throw its exception") {
   std::vector<std::vector<int>> before(4);
@@ -180,40 +156,6 @@ TEST_CASE("one rank may be all that is left, and calls at the wrong time are ref
     CHECK(numbers == std::vector<int>{0});
     terse::barrier(alone);
   });
-}
-
-constexpr index_t elements = 128;
-
-terse::Layout layout_of() {
-  terse::Layout layout;
-  layout.add({.name = "one", .shape = {elements / 2}});
-  layout.add({.name = "two", .shape = {elements / 2}});
-  return layout;
-}
-
-/// The gradient of |x - rank|^2 / 2 for each element.
-void gradient(int rank, const std::vector<float>& x, std::vector<float>& g) {
-  for (std::size_t i = 0; i < x.size(); ++i) g[i] = x[i] - static_cast<float>(rank);
-}
-
-/// A visitor that copies a state's parts.
-struct Copy {
-  std::map<std::string, std::vector<std::byte>>& parts;
-  template <class T>
-  void operator()(const std::string& name, terse::view<T> part, index_t) const {
-    const auto* bytes = reinterpret_cast<const std::byte*>(part.data());
-    parts[name].assign(bytes, bytes + part.size() * static_cast<index_t>(sizeof(T)));
-  }
-  void operator()(const std::string& name, std::uint64_t& value) const {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    parts[name].assign(bytes, bytes + sizeof value);
-  }
-};
-template <class Optimizer>
-std::map<std::string, std::vector<std::byte>> state_of(Optimizer& optimizer) {
-  std::map<std::string, std::vector<std::byte>> parts;
-  optimizer.walk(Copy{parts});
-  return parts;
 }
 
 /// The models of the ranks that are left, by their first numbers, after a rank was lost in its batch number `at`.

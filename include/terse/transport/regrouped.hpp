@@ -5,11 +5,11 @@
 
 namespace terse {
 
-/// The ranks that go on after a loss, from the view of one of them.
+/// The ranks that go on after a loss, or with others that have joined, from the view of one of them.
 template <class T>
 struct Regrouped {
-  T transport;              ///< among the ranks that are left, which have new numbers from 0
-  std::vector<int> before;  ///< by new rank: its number in the group before
+  T transport;              ///< among these ranks, which have new numbers from 0
+  std::vector<int> before;  ///< by new rank: its number in the group before; -1 for one that has joined
 };
 
 }  // namespace terse

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,10 +79,19 @@ class Threads {
   ///
   ///     try { ... } catch (const terse::peer_error&) { auto [ranks, before] = transport.regroup(); ... }
   ///
-  /// Collective among the survivors, on the transport that ThreadGroup::run or an earlier regroup gave. Optimizers, channels and
+  /// Collective among the survivors, on the transport that ThreadGroup::run, regroup or admit gave last. Optimizers, channels and
   /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`, and if no rank is lost; peer_error if
   /// the others have gone on without this rank. Cost: no messages.
   Regrouped<Threads> regroup();
+
+  /// Admits the threads that wait in ThreadGroup::add_rank: returns a transport among the ranks and, after them, those that join; nothing if
+  /// none waits. Never waits itself.
+  ///
+  ///     if (auto wider = transport.admit()) { ... wider->transport ... }
+  ///
+  /// Collective among all ranks, on the transport that ThreadGroup::run, regroup or admit gave last; all get the answer that the first
+  /// to call got. Throws usage_error on a channel from `split`, and on a transport that was replaced; peer_error if a rank is lost.
+  std::optional<Regrouped<Threads>> admit();
 
   /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all request packets of one size.
   detail::ThreadMailbox mailbox(index_t bytes);
@@ -95,6 +105,9 @@ class Threads {
   }
   std::size_t world(int rank) const { return member(*channel_, rank); }
   void require_peer(int peer) const;
+  void require_whole(const char* what) const;
+  /// Returns this rank's end of the group in which the ranks go on.
+  Regrouped<Threads> next_group() const;
   std::condition_variable& wake() { return shared_->wake[world(rank_)]; }
 
   Batch& unused_batch();

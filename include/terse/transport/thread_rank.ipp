@@ -137,9 +137,7 @@ TERSE_CORE Threads Threads::split(int color, int key) {
 TERSE_CORE Regrouped<Threads> Threads::regroup() {
   const std::size_t me = world(rank_);
   std::unique_lock lock(shared_->mutex);
-  if (channel_->id != 0)
-    throw usage_error("regroup is for the transport of all ranks, and this is a channel that split has made",
-                      rank_);
+  require_whole("regroup");
   if (shared_->reason.empty())
     throw usage_error(
         "regroup is for ranks that have lost one, after a peer_error: no rank of this group is lost", rank_);
@@ -150,13 +148,40 @@ TERSE_CORE Regrouped<Threads> Threads::regroup() {
                       [&] { return shared_->next != nullptr || shared_->all_ask(); });
     if (shared_->next == nullptr) shared_->go_on();
   }
-  const std::vector<int>& survivors = shared_->survivors;
-  const auto place = std::find(survivors.begin(), survivors.end(), static_cast<int>(me));
-  if (place == survivors.end())
-    throw peer_error("the other ranks go on without this one: " + shared_->reason, shared_->culprit,
-                     static_cast<int>(me));
-  return {Threads(shared_->next, shared_->next_channel, static_cast<int>(place - survivors.begin())),
-          survivors};
+  return next_group();
+}
+
+TERSE_CORE std::optional<Regrouped<Threads>> Threads::admit() {
+  const std::lock_guard lock(shared_->mutex);
+  require_whole("admit");
+  const std::uint64_t call = ++shared_->admits[world(rank_)];
+  if (call > shared_->admitted) {
+    if (shared_->next != nullptr)
+      throw usage_error(
+          "the ranks have gone on in another group: use the transport that admit or regroup has returned",
+          rank_);
+    check(Phase::setup);
+    shared_->admitted = call;
+    shared_->let_in();
+  }
+  if (shared_->next == nullptr || call < shared_->admitted) return {};
+  return next_group();
+}
+
+TERSE_CORE void Threads::require_whole(const char* what) const {
+  if (channel_->id != 0)
+    throw usage_error(
+        std::string(what) + " is for the transport of all ranks, and this is a channel that split has made",
+        rank_);
+}
+
+TERSE_CORE Regrouped<Threads> Threads::next_group() const {
+  const int me = static_cast<int>(world(rank_));
+  const std::vector<int>& before = shared_->before;
+  const auto place = std::find(before.begin(), before.end(), me);
+  if (place == before.end())
+    throw peer_error("the other ranks go on without this one: " + shared_->reason, shared_->culprit, me);
+  return {Threads(shared_->next, shared_->next_channel, static_cast<int>(place - before.begin())), before};
 }
 
 TERSE_CORE detail::ThreadMailbox Threads::mailbox(index_t bytes) {

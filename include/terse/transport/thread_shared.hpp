@@ -73,7 +73,23 @@ struct ThreadShared {
     bool used = false;
   };
 
-  ThreadShared(int ranks, std::chrono::milliseconds deadline_);
+  /// Threads that wait to become ranks, of all groups in which the ranks of a ThreadGroup go on.
+  struct Door {
+    /// A thread that waits; once it is admitted, its place in a group.
+    struct Guest {
+      std::shared_ptr<ThreadShared> shared;
+      std::shared_ptr<Channel> channel;
+      int rank = -1;
+      bool refused = false;
+    };
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<Guest*> waiting;
+    /// Refuses all who wait, since the group has ended.
+    void close();
+  };
+
+  ThreadShared(int ranks, std::chrono::milliseconds deadline_, std::shared_ptr<Door> door_);
 
   std::chrono::milliseconds deadline;
   std::mutex mutex;
@@ -92,10 +108,13 @@ struct ThreadShared {
   std::uint64_t made = 0;  // channels; ids are never reused
   std::string reason;      // not empty: the group is poisoned
   int culprit = -1;        // -1: no single rank
-  // Of Threads::regroup, after a loss:
-  std::vector<char> asks;              // per world rank: it has asked to go on
-  std::vector<int> survivors;          // world ranks, by their rank in `next`
-  std::shared_ptr<ThreadShared> next;  // once the survivors are known
+  std::shared_ptr<Door> door;
+  // Of Threads::regroup and admit:
+  std::vector<char> asks;              // per world rank: it has asked to go on after a loss
+  std::vector<std::uint64_t> admits;   // per world rank: its calls of admit
+  std::uint64_t admitted = 0;          // calls of admit whose outcome is known
+  std::vector<int> before;             // by rank in `next`: its world rank here, or -1 for one that joins
+  std::shared_ptr<ThreadShared> next;  // once its ranks are known
   std::shared_ptr<Channel> next_channel;
 
   /// Returns this rank's share of the channel of a split. When all ranks have theirs, the channel lives as long as any of
@@ -109,6 +128,10 @@ struct ThreadShared {
   bool all_ask() const;
   /// Makes the group of the ranks that have asked.
   void go_on();
+  /// Makes the group of all ranks and those that wait at the door, if any do.
+  void let_in();
+  /// Moves the ranks of `before` to a group of their own.
+  void move();
 };
 
 }  // namespace detail

@@ -1,19 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <numeric>
+
 #include "terse/core/separate.hpp"
 #include "terse/transport/thread_shared.hpp"
 
 namespace terse::detail {
 
-TERSE_CORE ThreadShared::ThreadShared(int ranks, std::chrono::milliseconds deadline_)
+TERSE_CORE void ThreadShared::Door::close() {
+  const std::lock_guard lock(mutex);
+  for (Guest* guest : waiting) guest->refused = true;
+  waiting.clear();
+  changed.notify_all();
+}
+
+TERSE_CORE ThreadShared::ThreadShared(int ranks, std::chrono::milliseconds deadline_,
+                                      std::shared_ptr<Door> door_)
     : deadline(deadline_),
       wake(static_cast<std::size_t>(ranks)),
       progress(static_cast<std::size_t>(ranks)),
       here(static_cast<std::size_t>(ranks)),
       under_way(static_cast<std::size_t>(ranks)),
       left(static_cast<std::size_t>(ranks)),
-      asks(static_cast<std::size_t>(ranks)) {
+      door(std::move(door_)),
+      asks(static_cast<std::size_t>(ranks)),
+      admits(static_cast<std::size_t>(ranks)) {
   for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only on demand
 }
 
@@ -46,13 +58,27 @@ TERSE_CORE bool ThreadShared::all_ask() const {
 }
 
 TERSE_CORE void ThreadShared::go_on() {
-  std::vector<int> members;
   for (std::size_t rank = 0; rank < asks.size(); ++rank)
-    if (asks[rank] != 0) {
-      members.push_back(static_cast<int>(survivors.size()));
-      survivors.push_back(static_cast<int>(rank));
-    }
-  next = std::make_shared<ThreadShared>(static_cast<int>(members.size()), deadline);
+    if (asks[rank] != 0) before.push_back(static_cast<int>(rank));
+  move();
+}
+
+TERSE_CORE void ThreadShared::let_in() {
+  const std::lock_guard lock(door->mutex);
+  if (door->waiting.empty()) return;
+  for (std::size_t rank = 0; rank < asks.size(); ++rank) before.push_back(static_cast<int>(rank));
+  before.resize(before.size() + door->waiting.size(), -1);
+  move();
+  int rank = static_cast<int>(asks.size());
+  for (Door::Guest* guest : door->waiting) *guest = {next, next_channel, rank++, false};
+  door->waiting.clear();
+  door->changed.notify_all();
+}
+
+TERSE_CORE void ThreadShared::move() {
+  std::vector<int> members(before.size());
+  std::iota(members.begin(), members.end(), 0);
+  next = std::make_shared<ThreadShared>(static_cast<int>(members.size()), deadline, door);
   next_channel = std::make_shared<Channel>(0, std::move(members));
   for (std::condition_variable& one : wake) one.notify_all();
 }

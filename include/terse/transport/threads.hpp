@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -16,7 +17,7 @@ namespace terse {
 ///     group.run([](terse::Threads& transport) { ... });
 ///
 /// A rank that throws poisons the group: the waits of the other ranks end with a peer_error that names it. They may go on without
-/// it, see Threads::regroup.
+/// it, see Threads::regroup, and other threads may join them, see add_rank.
 class ThreadGroup {
  public:
   /// Throws usage_error unless ranks >= 1 and deadline > 0. No wait lasts longer than `deadline`.
@@ -33,9 +34,22 @@ class ThreadGroup {
     run_ranks([](void* ours, Threads& transport) { (*static_cast<Program*>(ours))(transport); }, &program);
   }
 
+  /// Runs program(transport) in this thread, as a further rank of the group that `run` runs in another thread. Waits until its ranks call
+  /// Threads::admit. Throws what the program throws, after the others were told; peer_error if the group ends before that, or if no rank has
+  /// called admit within `patience`.
+  template <class Program>
+  void add_rank(Program program, Deadline patience = std::chrono::seconds(60)) {
+    run_further([](void* ours, Threads& transport) { (*static_cast<Program*>(ours))(transport); }, &program,
+                patience);
+  }
+
  private:
   using Call = void (*)(void* program, Threads& transport);
   void run_ranks(Call call, void* program);
+  void run_further(Call call, void* program, Deadline patience);
+  /// Runs the program of a rank. Tells the others of its end, and throws its exception.
+  static void run_rank(Call call, void* program, const std::shared_ptr<detail::ThreadShared>& shared,
+                       const std::shared_ptr<detail::ThreadShared::Channel>& channel, int rank);
   /// Returns the culprit of a non_finite_error; -1 for any other exception.
   static int whose_value(const std::exception_ptr& failure);
   /// Marks the end of a rank's program in its group, and in those in which it has gone on.
@@ -43,6 +57,7 @@ class ThreadGroup {
 
   int ranks_;
   std::chrono::milliseconds deadline_;
+  std::shared_ptr<detail::ThreadShared::Door> door_ = std::make_shared<detail::ThreadShared::Door>();
 };
 
 }  // namespace terse

@@ -18,22 +18,16 @@ TERSE_CORE ThreadGroup::ThreadGroup(int ranks, Deadline deadline)
 }
 
 TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
-  const auto shared = std::make_shared<detail::ThreadShared>(ranks_, deadline_);
+  const auto shared = std::make_shared<detail::ThreadShared>(ranks_, deadline_, door_);
   std::vector<int> members;
   for (int rank = 0; rank < ranks_; ++rank) members.push_back(rank);
   const auto channel = std::make_shared<detail::ThreadShared::Channel>(0, std::move(members));
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks_));
   const auto be_rank = [&](int rank) {
     try {
-      Threads transport(shared, channel, rank);
-      call(program, transport);
-      leave(shared.get(), rank, {});
-    } catch (const std::exception& failure) {
-      failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      leave(shared.get(), rank, " threw: " + std::string(failure.what()));
+      run_rank(call, program, shared, channel, rank);
     } catch (...) {
       failures[static_cast<std::size_t>(rank)] = std::current_exception();
-      leave(shared.get(), rank, " threw: unknown exception");
     }
   };
   // libc++ 14 has no std::jthread.
@@ -50,16 +44,18 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
     leave(shared.get(), static_cast<int>(rank), why);
   }
   for (std::thread& one : threads) one.join();
-  // Only the ranks of the last group count, by their numbers in the first one.
+  door_->close();
+  // Only the ranks of the last group count, by their numbers in the first one; -1 for those that have joined.
   const detail::ThreadShared* last = shared.get();
   std::vector<int> ranks = channel->members;
   for (; last->next; last = last->next.get()) {
     std::vector<int> left;
-    for (const int survivor : last->survivors) left.push_back(ranks[static_cast<std::size_t>(survivor)]);
+    for (const int rank : last->before) left.push_back(rank < 0 ? -1 : ranks[static_cast<std::size_t>(rank)]);
     ranks = std::move(left);
   }
-  const auto failure_of = [&](int rank) -> const std::exception_ptr& {
-    return failures[static_cast<std::size_t>(ranks[static_cast<std::size_t>(rank)])];
+  const auto failure_of = [&](int rank) {
+    const int first = ranks[static_cast<std::size_t>(rank)];
+    return first < 0 ? std::exception_ptr{} : failures[static_cast<std::size_t>(first)];
   };
   const int culprit = last->culprit, size = static_cast<int>(ranks.size());
   if (culprit >= 0 && failure_of(culprit)) {
@@ -71,6 +67,40 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
   }
   for (int rank = 0; rank < size; ++rank)
     if (failure_of(rank)) std::rethrow_exception(failure_of(rank));
+}
+
+TERSE_CORE void ThreadGroup::run_rank(Call call, void* program,
+                                      const std::shared_ptr<detail::ThreadShared>& shared,
+                                      const std::shared_ptr<detail::ThreadShared::Channel>& channel,
+                                      int rank) {
+  try {
+    Threads transport(shared, channel, rank);
+    call(program, transport);
+    leave(shared.get(), rank, {});
+  } catch (const std::exception& failure) {
+    leave(shared.get(), rank, " threw: " + std::string(failure.what()));
+    throw;
+  } catch (...) {
+    leave(shared.get(), rank, " threw: unknown exception");
+    throw;
+  }
+}
+
+TERSE_CORE void ThreadGroup::run_further(Call call, void* program, Deadline patience) {
+  const auto until = detail::time_after(detail::positive(patience));
+  detail::ThreadShared::Door::Guest guest;
+  {
+    std::unique_lock lock(door_->mutex);
+    door_->waiting.push_back(&guest);
+    door_->changed.wait_until(lock, until, [&] { return guest.refused || guest.rank >= 0; });
+    if (guest.refused) throw peer_error("the group has ended before it has admitted this rank", -1, -1);
+    if (guest.rank < 0) {
+      std::erase(door_->waiting, &guest);
+      throw peer_error(
+          "no rank of the group has called admit within " + std::to_string(patience.count()) + " ms", -1, -1);
+    }
+  }
+  run_rank(call, program, guest.shared, guest.channel, guest.rank);
 }
 
 TERSE_CORE int ThreadGroup::whose_value(const std::exception_ptr& failure) {
@@ -91,8 +121,8 @@ TERSE_CORE void ThreadGroup::leave(detail::ThreadShared* shared, int rank,
     shared->left[static_cast<std::size_t>(rank)] = 1;
     if (failure) shared->poison(rank, "rank " + std::to_string(rank) + *failure);
     for (std::condition_variable& one : shared->wake) one.notify_all();
-    const auto place = std::find(shared->survivors.begin(), shared->survivors.end(), rank);
-    rank = place == shared->survivors.end() ? -1 : static_cast<int>(place - shared->survivors.begin());
+    const auto place = std::find(shared->before.begin(), shared->before.end(), rank);
+    rank = place == shared->before.end() ? -1 : static_cast<int>(place - shared->before.begin());
     shared = shared->next.get();
   }
 }
