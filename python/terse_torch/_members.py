@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups that go on without ranks that are lost."""
+"""Process groups that go on without ranks that are lost, and with ranks that join."""
 
 import datetime
 import time
@@ -22,16 +22,22 @@ def _gloo(store, rank, size, timeout):
 
 
 class Members:
-    """The ranks of a job that goes on when it loses some: a process group over a store, and another one without the lost ranks.
+    """The ranks of a job that goes on when it loses some, or when others join: a process group over a store, and another one after each change.
 
-        members = terse_torch.Members(store, rank, size, deadline=20)
-        optimizer = terse_torch.DiLoCo(model.named_parameters(), lr=1e-3, period=30, process_group=members.group, deadline=20)
+        members = terse_torch.Members(store, rank, size, deadline=20)  # or Members.join(store, deadline=20)
+        optimizer = terse_torch.DiLoCo(model.named_parameters(), lr=1e-3, period=30, process_group=members.group, joins=members.joined,
+                                       deadline=20)
+        lost = None
         while optimizer.steps < total:
             try:
+                if lost:
+                    members.regroup(lost)
+                if lost or optimizer.steps % 30 == 0 and members.admit():
+                    optimizer.carry_over(members.group)
+                lost = None
                 optimizer.zero_grad(); loss(model, members.number).backward(); optimizer.step()
-            except terse_torch.PeerError as lost:
-                members.regroup(lost)
-                optimizer.carry_over(members.group)
+            except terse_torch.PeerError as failure:
+                lost = failure
 
     store     a torch.distributed store that outlives each rank: a FileStore, or a TCPStore whose server runs in a process that is
               no rank, such as the launcher; its timeout becomes the deadline
@@ -41,18 +47,49 @@ class Members:
               is about to call `regroup`, like them [a quarter of the deadline, at most 5]
     name      tells jobs apart that share a store
 
-    `group` is the process group, `numbers` are the members' numbers by their present ranks, and `rank` and `size` are the present ones."""
+    `group` is the process group, `numbers` are the members' numbers by their present ranks, and `rank` and `size` are the present ones.
+    `joined` tells whether this rank has joined a running job."""
 
     def __init__(self, store, rank, size, deadline=60.0, grace=None, name="terse"):
         if not 0 <= rank < size:
             raise ValueError(f"terse_torch: ranks are 0 to {size - 1}, not {rank}")
+        self._set(store, deadline, grace, name)
+        self._first = int(self._decide(f"{name}/size", size))
+        if self._first != size:
+            raise ValueError(f"terse_torch: rank {rank} begins a job of {size} ranks, and another has begun it with {self._first}; "
+                             "jobs that share a store need names of their own")
+        self.number, self.numbers = rank, list(range(size))
+        self.group = self._connect()
+
+    @classmethod
+    def join(cls, store, deadline=60.0, grace=None, name="terse", patience=600.0):
+        """Joins a running job as soon as its members call `admit`; make optimizers with joins=True then. The rank gets a number that no other
+        had. Raises a PeerError if no member has admitted it after `patience` seconds. Arguments as above."""
+        self = cls.__new__(cls)
+        self._set(store, deadline, grace, name)
+        self.joined = True
+        ticket = store.add(f"{name}/tickets", 1) - 1
+        place = f"{name}/ticket/{ticket}"
+        try:
+            store.wait([place], datetime.timedelta(seconds=patience))
+        except RuntimeError:  # too late, unless a member admits it in this moment
+            pass
+        answer = self._decide(place, "withdrawn")
+        if answer == "withdrawn":
+            raise _native.PeerError(f"terse_torch: no member of '{name}' has called admit within {patience} seconds")
+        self._generation, self._tickets = map(int, answer.split())
+        self._first = int(store.get(f"{name}/size").decode())
+        self.number, self.numbers = self._first + ticket, self._numbers()
+        self._enter()
+        return self
+
+    def _set(self, store, deadline, grace, name):
         if not deadline > 0:
             raise ValueError(f"terse_torch: deadline must be above 0, not {deadline}")
         self._store, self._deadline, self._name = store, deadline, name
         self._grace = min(deadline / 4, 5.0) if grace is None else min(grace, deadline)
-        self._generation = 0
-        self.number, self.numbers = rank, list(range(size))
-        self.group = self._connect()
+        self._generation = self._asked = self._tickets = 0
+        self.group, self.joined = None, False
 
     @property
     def rank(self):
@@ -67,20 +104,64 @@ class Members:
         ranks. Lost are those that don't call it in time. Collective among the ranks that are left. Raises a PeerError if the others have gone on without this rank.
         Messages of the group before fail: let go of it, and of what was made with it (optimizer.carry_over does)."""
         culprit = getattr(lost, "culprit", -1)
-        blamed = self.numbers[culprit] if 0 <= culprit < self.size else -1
         before = self.numbers
+        self._go_on(self.numbers[culprit] if 0 <= culprit < self.size else -1)
+        return [number for number in before if number not in self.numbers]
+
+    def admit(self):
+        """Admits those that wait in `join`: `group` becomes one of the members and them. It returns whether `group` is another one now: then all
+        members, and those that have joined, carry their optimizers' state over. Collective: all members call it after the same step. Looks
+        at the store twice. Raises a PeerError if the others have gone on without this rank."""
+        self._asked += 1
+        tickets = int(self._decide(self._key(f"admit/{self._asked}"), self._store.add(f"{self._name}/tickets", 0)))
+        waiting, self._tickets = range(self._tickets, tickets), tickets
+        admitted = [ticket for ticket in waiting
+                    if self._decide(f"{self._name}/ticket/{ticket}", f"{self._generation + 1} {tickets}") != "withdrawn"]
+        if not admitted:
+            return False
+        self._generation, self._asked = self._generation + 1, 0
+        self.numbers = self._numbers(self.numbers + [self._first + ticket for ticket in admitted])
+        self._enter()
+        return True
+
+    def _enter(self):
+        """Connects the members of this generation, without those that are gone already."""
         self.group = None
+        if self.number not in self.numbers:
+            raise self._left()
+        try:
+            self.group = self._connect()
+        except RuntimeError:
+            self._go_on(-1)
+
+    def _go_on(self, blamed):
+        """Connects the members that are left."""
+        self.group = None
+        before = self.numbers
         for _ in before:  # each try that fails has lost at least one more
-            self._generation += 1
+            self._generation, self._asked = self._generation + 1, 0
             self.numbers = self._agree(before, blamed)
             if self.number not in self.numbers:
-                raise _native.PeerError(f"terse_torch: the other ranks go on without rank {self.number}, which came too late")
+                raise self._left()
             try:
                 self.group = self._connect()
-                return [number for number in before if number not in self.numbers]
+                return
             except RuntimeError as failure:
                 last, blamed = failure, -1
         raise _native.PeerError(f"terse_torch: the ranks that are left can't connect: {last}")
+
+    def _left(self):
+        return _native.PeerError(f"terse_torch: the other ranks go on without rank {self.number}, which came too late")
+
+    def _decide(self, key, value):
+        """The first value that a rank has given to this key."""
+        return self._store.compare_set(key, "", str(value)).decode()
+
+    def _numbers(self, chosen=()):
+        """The members of this generation: `chosen`, unless a rank has decided before; without it, those that were decided on."""
+        key = self._key("members")
+        text = self._decide(key, ",".join(map(str, chosen))) if chosen else self._store.get(key).decode()
+        return [int(number) for number in text.split(",")]
 
     def _key(self, what):
         return f"{self._name}/{self._generation}/{what}"
@@ -100,9 +181,9 @@ class Members:
             if since >= self._grace and missing <= set(blames.values()):
                 break
             time.sleep(0.005)
-        chosen = self._store.compare_set(self._key("members"), "", ",".join(map(str, sorted(blames))))
+        chosen = self._numbers(sorted(blames))
         self._store.add(self._key("decided"), 1)
-        return [int(number) for number in chosen.decode().split(",")]
+        return chosen
 
     def _connect(self):
         store = torch.distributed.PrefixStore(self._key("group"), self._store)

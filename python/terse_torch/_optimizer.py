@@ -145,6 +145,8 @@ class Optimizer(torch.optim.Optimizer):
                    aren't) and `hidden` (a matrix between input and output, for Muon and Dion). Those that don't require a gradient
                    are left out
     process_group  whose ranks they are; needs Gloo for the host: "gloo" or "cpu:gloo,cuda:nccl"
+    joins          takes parameters and state from the ranks that carry_over, in place of rank 0's parameters: for a rank that has joined a
+                   running job, see Members
     deadline       seconds after which a rank that waits for another gives up
     max_norm       clips the norm of the mean gradient; in compressed steps sqrt(mean over ranks of ||g||^2)
     skip_non_finite   skips a step, on all ranks, in which a gradient of any is not finite, where it would raise a RuntimeError
@@ -159,7 +161,7 @@ class Optimizer(torch.optim.Optimizer):
     Parameters become rank 0's. Those of float32 where arenas lie become views of one, as do their gradients, and nothing is copied in
     a step. bfloat16 and float16, and other devices, have a master in float32 there: gradients are copied to it, values back."""
 
-    def __init__(self, params, method, settings, *, lr, weight_decay=0.0, process_group=None, deadline=60.0, seed=0, max_norm=None,
+    def __init__(self, params, method, settings, *, lr, weight_decay=0.0, process_group=None, joins=False, deadline=60.0, seed=0, max_norm=None,
                  skip_non_finite=False, slice_bytes=16 << 20, compare_every=0, most_masked=0.01, arena="cpu", saved_as=None):
         groups, names = _groups(params)
         defaults = {"lr": float(lr), "weight_decay": float(weight_decay), "compress": None, "hidden": False}
@@ -194,7 +196,11 @@ class Optimizer(torch.optim.Optimizer):
                 _Segment(name, parameter, self._values[at:at + parameter.numel()].view(parameter.shape),
                          self._gradients[at:at + parameter.numel()].view(parameter.shape))
                 for name, (_, parameter), at in zip(names, members, layout.offsets)]
-            self._on_host(self._native.broadcast)
+            if joins:
+                self._native.join(self._values.data_ptr())
+                self._written()
+            else:
+                self._on_host(self._native.broadcast)
         self._overlap = None  # of a step that is open: the gradient scale, and which gradients have left
         self._travels = False  # whether a backward pass inside of overlap() is under way
         self._told = set()  # segments whose gradients are final in it
@@ -230,8 +236,9 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def carry_over(self, process_group):
-        """Goes on over a process group of the ranks that are left, after a PeerError: see Members. Each rank keeps its parameters, momenta and
-        errors; parameters after a meeting, outer momenta and the number of steps become those of the rank with the most steps. Collective.
+        """Goes on over a process group of the ranks that are left, after a PeerError, or of more, of which others have joined: see Members. Each
+        rank keeps its parameters, momenta and errors; parameters after a meeting, outer momenta and the number of steps become those of the
+        rank with the most steps. Collective. After a PeerError nothing has changed: regroup, and try again.
         Raises a ValueError for methods whose state can't do without a lost rank's, such as StreamingDiLoCo: those load files."""
         before, scales = self._native, self._scales
         self._overlap, self._travels = None, False

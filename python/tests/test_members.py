@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that go on without a rank that is killed, or that stalls."""
+"""Jobs that go on without a rank that is killed, or that stalls, and with ranks that join."""
 
 import os
 import pathlib
@@ -109,9 +109,101 @@ def test_a_second_rank_may_die_while_the_others_connect():
     assert said[0][1][:2] == ([1, 2], 10)
 
 
+def store_of(folder, ranks):
+    return torch.distributed.FileStore(str(pathlib.Path(folder) / "members"), ranks)
+
+
+def train_and_admit(model, optimizer, members):
+    """Trains until a rank has joined, and then for 30 steps; returns the step after which it has joined."""
+    until = time.monotonic() + 60
+    while not (optimizer.steps % 5 == 0 and members.admit()):
+        assert time.monotonic() < until
+        train(model, optimizer, members.number, [optimizer.steps])
+    optimizer.carry_over(members.group)
+    begun = optimizer.steps
+    train(model, optimizer, members.number, range(begun, begun + 30))
+    return begun
+
+
+@pytest.mark.parametrize("name", ["OneBitAdam", "ErrorFeedbackSgd", "DiLoCo"])
+def test_a_rank_joins_and_is_a_replica(name):
+    if not hasattr(terse_torch, name):
+        pytest.skip(f"{name} was not compiled")
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            more = {"OneBitAdam": {"freeze_step": 4}, "DiLoCo": {"period": 5}}.get(name, {})
+            model = net(seed=rank)
+            if rank == 3:
+                time.sleep(1.0)
+                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+            else:
+                members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=DEADLINE)
+            optimizer = getattr(terse_torch, name)(model.named_parameters(), lr=0.01, process_group=members.group, joins=members.joined,
+                                                   deadline=DEADLINE, **more)
+            begun = optimizer.steps
+            if members.joined:
+                train(model, optimizer, members.number, range(begun, begun + 30))
+            else:
+                begun = train_and_admit(model, optimizer, members)
+            return begun, members.number, members.numbers, values(model)
+
+        said = on_ranks(4, program)
+    begun, _, _, model = said[3]
+    assert begun > 0 and begun % 5 == 0
+    for rank in range(4):
+        assert said[rank] == (begun, rank, [0, 1, 2, 3], model), f"rank {rank} is no replica"
+
+
+def test_a_rank_that_dies_as_it_joins_delays_the_others_by_a_deadline():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            if rank == 2:
+                # pylint: disable=protected-access
+                terse_torch.Members._connect = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+                terse_torch.Members.join(store_of(folder, ranks), deadline=2.0)
+            members = terse_torch.Members(store_of(folder, ranks), rank, 2, deadline=2.0)
+            model = net()
+            optimizer = make("ErrorFeedbackSgd", model, members, deadline=2.0)
+            until = time.monotonic() + 60
+            while not members.admit():
+                assert time.monotonic() < until
+                train(model, optimizer, rank, [optimizer.steps])
+            optimizer.carry_over(members.group)
+            train(model, optimizer, rank, range(3))
+            return members.numbers, values(model)
+
+        said = processes(3, program)
+    assert said[2] == ("ended", None)
+    assert said[0] == said[1] and said[0][0] == "returned" and said[0][1][0] == [0, 1], said
+
+
+def test_a_rank_that_nobody_admits_withdraws():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            store, left = store_of(folder, ranks), pathlib.Path(folder) / "left"
+            if rank == 1:
+                with pytest.raises(terse_torch.PeerError, match="no member of 'terse' has called admit within 0.5 seconds"):
+                    terse_torch.Members.join(store, deadline=DEADLINE, patience=0.5)
+                left.touch()
+                return None
+            members = terse_torch.Members(store, 0, 1, deadline=DEADLINE)
+            until = time.monotonic() + 60
+            while not left.exists():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            return members.admit(), members.admit(), members.size
+
+        assert on_ranks(2, program) == [(False, False, 1), None]
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="ranks are 0 to 3, not 4"):
         terse_torch.Members(None, 4, 4)
     with pytest.raises(ValueError, match="deadline must be above 0"):
         terse_torch.Members(None, 0, 4, deadline=0)
+    with tempfile.TemporaryDirectory() as folder:
+        store = store_of(folder, 1)
+        assert terse_torch.Members(store, 0, 1, deadline=5).numbers == [0]
+        with pytest.raises(ValueError, match="begins a job of 2 ranks, and another has begun it with 1"):
+            terse_torch.Members(store, 1, 2, deadline=5)
     assert issubclass(terse_torch.PeerError, RuntimeError) and terse_torch.PeerError.culprit == -1

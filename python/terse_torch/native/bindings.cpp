@@ -160,7 +160,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
           [](Stepper& self, Stepper& before, std::uintptr_t x) {
             self.method().carry_over(before.method(), floats_at(x));
           },
-          alone);
+          alone)
+      .def(
+          "join", [](Stepper& self, std::uintptr_t x) { self.method().join(floats_at(x)); }, alone);
 
   module.def(
       "make",

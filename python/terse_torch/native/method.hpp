@@ -56,6 +56,7 @@ class __attribute__((visibility("default"))) Method {
   virtual void save(const std::filesystem::path& file, const float* parameters) = 0;
   virtual void load(const std::filesystem::path& file, float* parameters) = 0;
   virtual void carry_over(Method& before, float* parameters) = 0;
+  virtual void join(float* parameters) = 0;
 };
 
 /// Messages of executors that are not the host go by way of it.
@@ -93,18 +94,30 @@ class MethodOf final : public Method {
   void carry_over(Method& before, float* parameters) override {
     auto* const other = dynamic_cast<MethodOf*>(&before);
     if (other == nullptr) throw terse::usage_error("the optimizer before has another method");
-    if constexpr (terse::detail::goes_on<Recipe>())
-      terse::carry_over(other->optimizer_, optimizer_, Out(parameters, size()));
-    else
-      throw terse::usage_error(
-          "this method's state can't do without a lost rank's: load the ranks' last state_dicts in a new "
-          "job");
+    carry([&] {
+      if constexpr (goes_on) terse::carry_over(other->optimizer_, optimizer_, Out(parameters, size()));
+    });
+  }
+  void join(float* parameters) override {
+    carry([&] {
+      if constexpr (goes_on) terse::carry_over(optimizer_, Out(parameters, size()));
+    });
   }
 
  private:
   using Out = terse::out<E>;
   using In = terse::in<E>;
 
+  static constexpr bool goes_on = terse::detail::goes_on<Recipe>();
+  template <class Carry>
+  static void carry(Carry carry_over) {
+    if (!goes_on)
+      throw terse::usage_error(
+          "this method's state has a meaning for one group of ranks alone: load the ranks' last state_dicts "
+          "in "
+          "a new job");
+    carry_over();
+  }
   static Transport over(terse::AnyTransport transport, const E& executor) {
     if constexpr (std::is_same_v<Transport, terse::AnyTransport>)
       return transport;
