@@ -123,6 +123,31 @@ TEST_CASE("all ranks get the answer of the first one that asks") {
   CHECK(more == 3 * 3);
 }
 
+TEST_CASE("ranks that don't wait for each other learn of a rank that has joined in their next call") {
+  ThreadGroup group(2, 20s);
+  Event moved;
+  std::atomic<int> sizes = 0;
+  run_with(
+      group, 1,
+      [&](Threads& transport) {
+        std::optional<Regrouped<Threads>> wider;
+        if (transport.rank() == 0) {
+          for (int tries = 0; tries < 100000 && !wider; ++tries) {
+            std::this_thread::sleep_for(100us);
+            wider = transport.admit(true);
+          }
+          moved.set();
+        } else {
+          CHECK(moved.wait());
+          wider = transport.admit(true);  // its first call
+        }
+        REQUIRE(wider);
+        sizes += static_cast<int>(sum_of(wider->transport, 1));
+      },
+      [&](Threads& transport) { sizes += static_cast<int>(sum_of(transport, 1)); });
+  CHECK(sizes == 9);
+}
+
 TEST_CASE("a rank that has joined may be lost; the others go on, and its exception is add_rank's") {
   ThreadGroup group(2, 20s);
   std::string text;

@@ -151,20 +151,20 @@ TERSE_CORE Regrouped<Threads> Threads::regroup() {
   return next_group();
 }
 
-TERSE_CORE std::optional<Regrouped<Threads>> Threads::admit() {
+TERSE_CORE std::optional<Regrouped<Threads>> Threads::admit(bool at_once) {
   const std::lock_guard lock(shared_->mutex);
   require_whole("admit");
   const std::uint64_t call = ++shared_->admits[world(rank_)];
-  if (call > shared_->admitted) {
-    if (shared_->next != nullptr)
-      throw usage_error(
-          "the ranks have gone on in another group: use the transport that admit or regroup has returned",
-          rank_);
+  if (shared_->next == nullptr && (at_once || call > shared_->admitted)) {
     check(Phase::setup);
     shared_->admitted = call;
     shared_->let_in();
+  } else if (!at_once && call > shared_->admitted) {
+    throw usage_error(
+        "the ranks have gone on in another group: use the transport that admit or regroup has returned",
+        rank_);
   }
-  if (shared_->next == nullptr || call < shared_->admitted) return {};
+  if (shared_->next == nullptr || (!at_once && call < shared_->admitted)) return {};
   return next_group();
 }
 
