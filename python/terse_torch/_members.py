@@ -69,15 +69,15 @@ class Members:
         self._set(store, deadline, grace, name)
         self.joined = True
         ticket = store.add(f"{name}/tickets", 1) - 1
-        place = f"{name}/ticket/{ticket}"
-        try:
-            store.wait([place], datetime.timedelta(seconds=patience))
-        except RuntimeError:  # too late, unless a member admits it in this moment
-            pass
-        answer = self._decide(place, "withdrawn")
-        if answer == "withdrawn":
-            raise _native.PeerError(f"terse_torch: no member of '{name}' has called admit within {patience} seconds")
-        self._generation, self._tickets = map(int, answer.split())
+        place, until = f"{name}/ticket/{ticket}", time.monotonic() + patience
+        # A counter, since a compare_set wakes no rank that waits for its key in PyTorch 1's TCPStore.
+        while store.add(f"{place}/answers", 0) == 0:
+            late = time.monotonic() - until
+            # The first to decide about the ticket is this rank, or a member that admits it in this moment.
+            if late > deadline or late > 0 and self._decide(place, "withdrawn") == "withdrawn":
+                raise _native.PeerError(f"terse_torch: no member of '{name}' has called admit within {patience} seconds")
+            time.sleep(0.02)
+        self._generation, self._tickets = map(int, self._decide(place, "withdrawn").split())
         self._first = int(store.get(f"{name}/size").decode())
         self.number, self.numbers = self._first + ticket, self._numbers()
         self._enter()
@@ -121,6 +121,8 @@ class Members:
             return False
         self._generation, self._asked = self._generation + 1, 0
         self.numbers = self._numbers(self.numbers + [self._first + ticket for ticket in admitted])
+        for ticket in admitted:
+            self._store.add(f"{self._name}/ticket/{ticket}/answers", 1)
         self._enter()
         return True
 

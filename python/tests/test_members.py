@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that go on without a rank that is killed, or that stalls, and with ranks that join."""
 
+import datetime
 import os
 import pathlib
 import signal
@@ -125,19 +126,24 @@ def train_and_admit(model, optimizer, members):
     return begun
 
 
-@pytest.mark.parametrize("name", ["OneBitAdam", "ErrorFeedbackSgd", "DiLoCo"])
-def test_a_rank_joins_and_is_a_replica(name):
+@pytest.mark.parametrize("name, tcp", [("OneBitAdam", False), ("ErrorFeedbackSgd", True), ("DiLoCo", False)])
+def test_a_rank_joins_and_is_a_replica(name, tcp):
     if not hasattr(terse_torch, name):
         pytest.skip(f"{name} was not compiled")
+    seconds = datetime.timedelta(seconds=60)
+    server = torch.distributed.TCPStore("127.0.0.1", 0, None, True, seconds, False)
     with tempfile.TemporaryDirectory() as folder:
+        def store_for(ranks):
+            return torch.distributed.TCPStore("127.0.0.1", server.port, None, False, seconds) if tcp else store_of(folder, ranks)
+
         def program(rank, ranks):
             more = {"OneBitAdam": {"freeze_step": 4}, "DiLoCo": {"period": 5}}.get(name, {})
             model = net(seed=rank)
             if rank == 3:
                 time.sleep(1.0)
-                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+                members = terse_torch.Members.join(store_for(ranks), deadline=DEADLINE)
             else:
-                members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=DEADLINE)
+                members = terse_torch.Members(store_for(ranks), rank, 3, deadline=DEADLINE)
             optimizer = getattr(terse_torch, name)(model.named_parameters(), lr=0.01, process_group=members.group, joins=members.joined,
                                                    deadline=DEADLINE, **more)
             begun = optimizer.steps
