@@ -162,7 +162,11 @@ class Members:
     def _numbers(self, chosen=()):
         """The members of this generation: `chosen`, unless a rank has decided before; without it, those that were decided on."""
         key = self._key("members")
-        text = self._decide(key, ",".join(map(str, chosen))) if chosen else self._store.get(key).decode()
+        if chosen:
+            text = self._decide(key, ",".join(map(str, chosen)))
+            self._store.add(self._key("decided"), 1)
+        else:
+            text = self._store.get(key).decode()
         return [int(number) for number in text.split(",")]
 
     def _key(self, what):
@@ -183,9 +187,7 @@ class Members:
             if since >= self._grace and missing <= set(blames.values()):
                 break
             time.sleep(0.005)
-        chosen = self._numbers(sorted(blames))
-        self._store.add(self._key("decided"), 1)
-        return chosen
+        return self._numbers(sorted(blames))
 
     def _connect(self):
         store = torch.distributed.PrefixStore(self._key("group"), self._store)

@@ -183,6 +183,33 @@ def test_a_rank_that_dies_as_it_joins_delays_the_others_by_a_deadline():
     assert said[0] == said[1] and said[0][0] == "returned" and said[0][1][0] == [0, 1], said
 
 
+def test_a_member_whose_step_has_failed_meets_those_that_admit():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            model = net()
+            if rank == 2:
+                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+            else:
+                members = terse_torch.Members(store_of(folder, ranks), rank, 2, deadline=DEADLINE)
+            optimizer = terse_torch.ErrorFeedbackSgd(model.named_parameters(), lr=0.01, process_group=members.group, joins=members.joined,
+                                                                 deadline=DEADLINE)
+            if rank == 0:
+                until = time.monotonic() + 60
+                while not members.admit():
+                    assert time.monotonic() < until
+            if rank == 1:
+                begin = time.monotonic()
+                assert members.regroup() == []
+                assert time.monotonic() - begin < DEADLINE / 2
+            if rank < 2:
+                optimizer.carry_over(members.group)
+            train(model, optimizer, rank, range(3))
+            return members.numbers, values(model)
+
+        said = on_ranks(3, program)
+    assert said[0] == said[1] == said[2] and said[0][0] == [0, 1, 2]
+
+
 def test_a_rank_that_nobody_admits_withdraws():
     with tempfile.TemporaryDirectory() as folder:
         def program(rank, ranks):
