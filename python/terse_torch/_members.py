@@ -29,9 +29,9 @@ class Members:
                                        deadline=20)
         lost = None
         while optimizer.steps < total:
+            if lost:
+                members.regroup(lost)
             try:
-                if lost:
-                    members.regroup(lost)
                 if lost or optimizer.steps % 30 == 0 and members.admit():
                     optimizer.carry_over(members.group)
                 lost = None

@@ -45,10 +45,10 @@ def train(method, rank, folder, deadline, pipe):
     pipe.send(("begun", time.monotonic()))
     gone_on, lost, failed, paused, joined = None, [], None, 0.0, None
     while optimizer.steps < STEPS:
+        if failed:
+            lost += members.regroup(failed)
         try:
             start = time.monotonic()
-            if failed:
-                lost += members.regroup(failed)
             admits = not failed and optimizer.steps % 10 == 0 and members.admit()
             if failed or admits:
                 optimizer.carry_over(members.group)
