@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs that go on without a rank that is killed, or that stalls, and with ranks that join."""
 
+import contextlib
 import datetime
 import os
 import pathlib
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 import terse_torch
-from ranks import loss_of, net, on_ranks, processes, train, values
+from ranks import FORK, loss_of, net, on_ranks, processes, train, values
 
 DEADLINE = 20.0
+SECONDS = datetime.timedelta(seconds=60)
 
 
 def members_of(folder, rank, ranks, deadline=DEADLINE):
@@ -114,6 +116,26 @@ def store_of(folder, ranks):
     return torch.distributed.FileStore(str(pathlib.Path(folder) / "members"), ranks)
 
 
+def _serve(pipe):
+    server = torch.distributed.TCPStore("127.0.0.1", 0, None, True, SECONDS, False)
+    pipe.send(server.port)
+    time.sleep(600)
+
+
+@contextlib.contextmanager
+def tcp_server():
+    """The port of a TCPStore's server in a process of its own: a fork of a server's process would wait for its thread as it ends."""
+    here, there = FORK.Pipe(duplex=False)
+    server = FORK.Process(target=_serve, args=(there,))
+    server.start()
+    try:
+        assert here.poll(60), "no server"
+        yield here.recv()
+    finally:
+        server.kill()
+        server.join()
+
+
 def train_and_admit(model, optimizer, members):
     """Trains until a rank has joined, and then for 30 steps; returns the step after which it has joined."""
     until = time.monotonic() + 60
@@ -130,17 +152,18 @@ def train_and_admit(model, optimizer, members):
 def test_a_rank_joins_and_is_a_replica(name, tcp):
     if not hasattr(terse_torch, name):
         pytest.skip(f"{name} was not compiled")
-    seconds = datetime.timedelta(seconds=60)
-    server = torch.distributed.TCPStore("127.0.0.1", 0, None, True, seconds, False)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tcp_server() as port:
         def store_for(ranks):
-            return torch.distributed.TCPStore("127.0.0.1", server.port, None, False, seconds) if tcp else store_of(folder, ranks)
+            return torch.distributed.TCPStore("127.0.0.1", port, None, False, SECONDS) if tcp else store_of(folder, ranks)
 
         def program(rank, ranks):
             more = {"OneBitAdam": {"freeze_step": 4}, "DiLoCo": {"period": 5}}.get(name, {})
             model = net(seed=rank)
+            begins = pathlib.Path(folder) / "begun"
             if rank == 3:
-                time.sleep(1.0)
+                until = time.monotonic() + 60
+                while not begins.exists() and time.monotonic() < until:
+                    time.sleep(0.02)
                 members = terse_torch.Members.join(store_for(ranks), deadline=DEADLINE)
             else:
                 members = terse_torch.Members(store_for(ranks), rank, 3, deadline=DEADLINE)
@@ -150,12 +173,14 @@ def test_a_rank_joins_and_is_a_replica(name, tcp):
             if members.joined:
                 train(model, optimizer, members.number, range(begun, begun + 30))
             else:
+                train(model, optimizer, rank, range(7))
+                begins.touch()
                 begun = train_and_admit(model, optimizer, members)
             return begun, members.number, members.numbers, values(model)
 
         said = on_ranks(4, program)
     begun, _, _, model = said[3]
-    assert begun > 0 and begun % 5 == 0
+    assert begun > 7 and begun % 5 == 0
     for rank in range(4):
         assert said[rank] == (begun, rank, [0, 1, 2, 3], model), f"rank {rank} is no replica"
 
