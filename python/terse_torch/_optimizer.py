@@ -238,8 +238,8 @@ class Optimizer(torch.optim.Optimizer):
     def carry_over(self, process_group):
         """Goes on over a process group of the ranks that are left, after a PeerError, or of more, of which others have joined: see Members. Each
         rank keeps its parameters, momenta and errors; parameters after a meeting, outer momenta and the number of steps become those of the
-        rank with the most steps. Collective. After a PeerError nothing has changed: regroup, and try again.
-        Raises a ValueError for methods whose state can't do without a lost rank's, such as StreamingDiLoCo: those load files."""
+        rank with the most steps. Messages in flight (StreamingDiLoCo) are dropped. Collective. After a PeerError nothing else has changed:
+        regroup, and try again. Raises a ValueError for methods whose state can't do without a lost rank's, such as PowerSgd: those load files."""
         before, scales = self._native, self._scales
         self._overlap, self._travels = None, False
         self._scales, self._native = self._over(group_of(process_group))

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "../transport/trapped.hpp"
-#include "members.hpp"
-#include "terse/optimizer/carry_over.hpp"
+#include "membership_support.hpp"
 #include "terse/optimizer/local/noloco.hpp"
 #include "terse/optimizer/local/sparse_loco.hpp"
 #include "terse/terse.hpp"
@@ -24,9 +20,10 @@ using namespace std::chrono_literals;
 using terse::peer_error;
 using terse::ThreadGroup;
 using terse::Threads;
-using terse::test::elements;
+using terse::test::check_goes_on;
 using terse::test::Event;
 using terse::test::gradient;
+using terse::test::inner;
 using terse::test::layout_of;
 using terse::test::state_of;
 using terse::test::sum_of;
@@ -157,81 +154,6 @@ TEST_CASE("one rank may be all that is left, and calls at the wrong time are ref
     terse::barrier(alone);
   });
 }
-
-/// The models of the ranks that are left, by their first numbers, after a rank was lost in its batch number `at`.
-struct Left {
-  std::vector<std::vector<float>> models;
-  std::uint64_t steps = 0;
-  bool lost = false;
-};
-
-/// Trains on four ranks, of which rank 3 is lost in its batch `at` at the earliest in step 12; the others go on until `last`.
-template <class Recipe>
-Left train(const Recipe& recipe, long at, std::uint64_t last) {
-  using Faulty = terse::test::Trapped<Threads>;
-  Left result;
-  result.models.resize(3);
-  std::mutex mutex;
-  const terse::Layout layout = layout_of();
-  ThreadGroup(4, 20s).run([&](Threads& transport) {
-    const int me = transport.rank();
-    std::vector<float> x(static_cast<std::size_t>(layout.size()), 10.0F), g(x.size());
-    terse::test::Trap trap;
-    Faulty four(transport.split(0, me), trap);
-    terse::Optimizer before{recipe, four, layout};
-    try {
-      while (before.steps() < last) {
-        if (me == 3 && before.steps() == 12) trap.at = trap.batches + at;
-        gradient(me, x, g);
-        before.step(x, g);
-      }
-      return;
-    } catch (const peer_error&) {
-      if (me == 3) throw std::runtime_error("lost");
-    }
-    auto [ranks, numbers] = transport.regroup();
-    terse::Optimizer now{before.recipe, ranks, before.layout(), before.options()};
-    const auto own = state_of(before);
-    const terse::CarriedOver carried = terse::carry_over(before, now, x);
-    for (const auto& part : state_of(now))
-      // What a rank has of its own stays, to the bit, unless another rank was ahead.
-      if (!carried.sent && carried.zeroed.empty() && before.steps() == now.steps())
-        CHECK_MESSAGE(own.at(part.first) == part.second, part.first);
-    while (now.steps() < last) {
-      gradient(numbers[static_cast<std::size_t>(now.rank())], x, g);
-      now.step(x, g);
-    }
-    const std::lock_guard lock(mutex);
-    result.models[static_cast<std::size_t>(numbers[static_cast<std::size_t>(now.rank())])] = x;
-    result.steps = now.steps();
-    result.lost = true;
-  });
-  return result;
-}
-
-/// Loses rank 3 in each of its batches in turn; those that are left must agree on the mean of their own targets, 1.
-template <class Recipe>
-void check_goes_on(const Recipe& recipe, float within, bool equal) {
-  long losses = 0;
-  for (long at = 0; at < 40; ++at) {
-    const Left left = train(recipe, at, at < 12 ? 400 : 60);
-    if (!left.lost) break;
-    ++losses;
-    if (at >= 12) continue;  // only that they go on
-    CAPTURE(at);
-    CHECK(left.steps == 400);
-    for (const std::vector<float>& model : left.models) {
-      REQUIRE(model.size() >= static_cast<std::size_t>(elements));
-      const auto [least, most] = std::minmax_element(model.begin(), model.begin() + elements / 2);
-      CHECK(*least == doctest::Approx(1).epsilon(within));
-      CHECK(*most == doctest::Approx(1).epsilon(within));
-      if (equal) CHECK(model == left.models[0]);
-    }
-  }
-  CHECK(losses > 3);
-}
-
-const terse::MomentumSgd<> inner{.learning_rate = 0.05F, .momentum_correction = {.momentum = 0.5F}};
 
 TEST_CASE("SGD and Adam go on from equal replicas, wherever a rank was lost") {
   check_goes_on(inner, 1e-4F, true);

@@ -79,9 +79,9 @@ inline std::string lacking(const std::string& missing) {
 template <class Now, class Parameters>
 CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now, Parameters given) {
   static_assert(detail::goes_on<decltype(now.recipe)>(),
-                "terse: this recipe keeps sums over all ranks, late means or parts of a sharded state, so "
-                "the other ranks "
-                "can't go on without a lost rank's: resume from a checkpoint, checkpoint::load_elastic");
+                "terse: this recipe keeps sums over all ranks, parts of a sharded state or an outer rule "
+                "without `shared`, so the other ranks can't go on without a lost rank's: resume from a "
+                "checkpoint, checkpoint::load_elastic");
   auto& channel = now.channel();
   CarriedOver result;
   std::string missing, reason;
@@ -152,10 +152,12 @@ CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now
 /// finished the step. The lost rank's error is lost, and so are errors of means at ranks that own other elements now (`zeroed`).
 /// Rates that were set by `group(id)` or `rescale` must be set again.
 ///
-/// `before` takes no more steps; `now` has the same recipe, layout and options, and has taken none.
-/// Collective among the ranks of `now`. Throws usage_error for optimizers that differ; nothing has changed then. After a peer_error
-/// parameters and `before` are unchanged: regroup, and carry `before` over to another optimizer. For recipes in which
-/// a sum over all ranks has a meaning (gradient tracking, D2, CHOCO, EF21), for late means, for meetings in flight and for state
+/// `before` takes no more steps; `now` has the same recipe, layout and options, and has taken none. Late means and meetings that are in
+/// flight in `before` are dropped: local steps in these messages are part of later ones.
+///
+/// Collective among the ranks of `now`. Throws usage_error for optimizers that differ; nothing else has changed then. After a peer_error
+/// parameters and `before` are unchanged, too: regroup, and carry `before` over to another optimizer. For recipes in which
+/// a sum over all ranks has a meaning (gradient tracking, D2, CHOCO, EF21) and for state
 /// that is sharded among ranks, resume from a checkpoint (checkpoint::load_elastic). Cost: two copies of the state;
 /// 8 bytes to each rank for each shared arena, and the arena itself if ranks differ.
 template <class Before, class Now>
@@ -165,6 +167,7 @@ CarriedOver carry_over(Before& before, Now& now,
                 "terse: carry_over needs optimizers of the same recipe");
   const detail::Call call(detail::Verb::load);
   detail::CarriedParts parts;
+  before.drop_rounds();
   before.walk(detail::CarriedParts::List{&parts});
   detail::CarriedParts::List{&parts}(detail::CarriedParts::parameters, parameters, 0);
   return detail::carry(parts, false, before.steps(), now, parameters);

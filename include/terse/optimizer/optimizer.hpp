@@ -228,10 +228,11 @@ class Optimizer {
     masters_.walk(visit);
     state_.walk(visit);
   }
-  /// Visits the arenas that are equal on all ranks after the step just taken: visit(name, view). Among them are the parameters,
-  /// unless ranks differ now.
+  /// Visits the arenas that are equal on all ranks after the step just taken, the parameters unless they differ: visit(name, view).
   template <class Parameters, class Visit>
   void walk_shared(Parameters parameters, const Visit& visit);
+  /// Drops messages in flight after a loss of a rank, for carry_over: no call waits for them. No step may follow.
+  void drop_rounds() { detail::drop_rounds(state_, executor_); }
 
  private:
   detail::StepGuard guard() const { return {rank(), steps_ + 1}; }

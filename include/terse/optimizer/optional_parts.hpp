@@ -76,7 +76,7 @@ constexpr bool own_counts() {
 template <class R, class State>
 bool alike(const R& recipe, const State& state) {
   if constexpr (requires { recipe.alike(state); }) return recipe.alike(state);
-  return true;
+  return ever_alike<R>();
 }
 
 /// Checks whether a recipe's messages can't show that a gradient isn't finite: `static constexpr bool blind`.
@@ -99,6 +99,15 @@ template <class State, class Visit>
 void walk_shared(State& state, const Visit& visit) {
   // In a generic lambda, nvcc 13.0 reports this requires-expression as an error.
   if constexpr (requires { state.walk_shared(visit); }) state.walk_shared(visit);
+}
+/// A state that may have messages in flight between steps.
+template <class State, class E>
+concept DropsRounds = requires(State& state, E executor) {
+  state.drop_rounds(executor);
+};
+template <class State, class E>
+void drop_rounds([[maybe_unused]] State& state, [[maybe_unused]] E executor) {
+  if constexpr (DropsRounds<State, E>) state.drop_rounds(executor);
 }
 
 /// A state with a function that returns how many bytes a rank sends for a step.

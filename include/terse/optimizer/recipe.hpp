@@ -45,6 +45,8 @@ struct StepInput {
 ///       walk(visit)        visits each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       walk_shared(visit) optional: visit(name, view) for each buffer of n floats that is the same on all ranks
+///       drop_rounds(executor)  optional: drops messages in flight between steps after a loss of a rank, so that neither walk nor the
+///                          destructor waits for ranks; local steps in these messages must be in later ones
 ///       full_precision()   returns whether the next step averages gradients exactly
 ///       bytes_per_step()   optional: StepBytes, the most that a rank sends for a step, from Exchange::most_bytes
 ///     prepare(input, state, now)    computes the host's values for this step: rates, and the recipe's StepScalars
@@ -65,7 +67,7 @@ struct StepInput {
 ///                                                   all policies that take part in it
 ///     bool alike(state)                             for local methods: true if all ranks hold the same parameters after the
 ///                                                   step just taken
-///     static constexpr bool never_alike = true      ranks never hold the same parameters
+///     static constexpr bool never_alike = true      ranks differ, except in the steps after which `alike` returns true
 ///     static constexpr bool goes_on = true          the ranks that are left may go on with their own states without a lost rank's,
 ///                                                   see carry_over
 ///     static constexpr bool own_counts = true       ranks count their steps independently of each other

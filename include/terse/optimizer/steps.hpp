@@ -152,13 +152,11 @@ template <class R, class T, Executor E, class N>
 template <class Parameters, class Visit>
 void Optimizer<R, T, E, N>::walk_shared([[maybe_unused]] Parameters parameters,
                                         [[maybe_unused]] const Visit& visit) {
-  if constexpr (detail::ever_alike<R>()) {
-    if (detail::alike(detail::composed(recipe), state_)) {
-      visit("parameters", parameters);
-      if constexpr (Masters::kept) visit("masters", masters_.all());
-    }
-    detail::walk_shared(state_, visit);
+  if (detail::alike(detail::composed(recipe), state_)) {
+    visit("parameters", parameters);
+    if constexpr (Masters::kept) visit("masters", masters_.all());
   }
+  detail::walk_shared(state_, visit);
 }
 
 template <class R, class T, Executor E, class N>

@@ -140,6 +140,7 @@ struct AsyncSwarmState {
     inner.walk_buffers(visit);
   }
   { inner.walk_buffers(visit); }
+  void drop_rounds(E executor) { detail::drop_rounds(inner, executor); }
   template <class Visit>
   void walk(Visit&& visit) {
     walk_inner(inner, visit);

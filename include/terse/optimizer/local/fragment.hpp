@@ -51,6 +51,8 @@ class Fragment {
     exchange.settle(sent);
     under_way_ = false;
   }
+  /// Drops the round in flight, or one whose start has failed. Returns false if there is none, and the last mean has landed.
+  bool drop() { return std::exchange(under_way_, false) || due == 0; }
 
   /// The exchange, in one slice, since parameters may change while a round is in flight.
   Exchange<C, F, P, E> exchange;

@@ -11,11 +11,12 @@ namespace terse {
 ///     x_i = local_share x_i + (1 - local_share) anchor        `delay` steps later; x_i contains those steps
 ///
 /// local_share is the paper's alpha: 0 discards the local steps since sending, and 1 leaves x_i unchanged. The
-/// anchor is equal on all ranks and is the trained model, see ReadOut. Source: Douillard et al., "Streaming DiLoCo
-/// with overlapping communication", 2025 (arXiv 2501.18512), algorithm 2.
+/// anchor is equal on all ranks and is the trained model, see ReadOut. If the mean is lost with a rank, nothing is merged,
+/// and the next D_i contains D_i. Source: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025 (arXiv
+/// 2501.18512), algorithm 2.
 struct LateMomentum {
   static constexpr std::array<const char*, 2> state{"anchor", "outer_velocity"};
-  static constexpr int from_start = 1;
+  static constexpr int from_start = 1, shared = 2;
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = false;
 
@@ -57,11 +58,12 @@ struct LateMomentum {
 ///
 /// The unsent part stays in x_i, and so in the next D_i, as with error feedback. If everything is sent, x_i becomes
 /// the mean of the x_i, plus the local steps since then. The mean of the x_i moves only by their steps, unless the
-/// mean is compressed again. The anchor is equal on all ranks, see ReadOut. Source: Wang, Lu, Yuan, Chen, Liang, De
-/// Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation models over 500Mbps networks", ICML 2023.
+/// mean is compressed again. The anchor is equal on all ranks, see ReadOut. If the mean is lost with a rank, s_i counts as
+/// unsent. Source: Wang, Lu, Yuan, Chen, Liang, De Sa, Ré and Zhang, "CocktailSGD: fine-tuning foundation models over
+/// 500Mbps networks", ICML 2023.
 struct TradeForMean {
   static constexpr std::array<const char*, 2> state{"anchor", "traded"};
-  static constexpr int from_start = 1;
+  static constexpr int from_start = 1, shared = 1;
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = false;
   static constexpr bool keeps_errors = true;
@@ -84,6 +86,7 @@ struct TradeForMean {
   static detail::TakeTrade<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.second};
   }
+  static detail::CancelTrade without_mean(OuterBuffers own) { return {own.second}; }
   static float ahead(ReadOut) { return 0; }
 };
 
@@ -95,10 +98,11 @@ struct TradeForMean {
 /// v is gamma times the paper's v, and r, the ratio of the learning rates of two rounds, rescales it. If the rate
 /// jumps, r is bounded as in OuterMomentum, by 1 / b. a = 0 ignores the anchor, and a = 1 discards every local step:
 /// neither is Local SGD. At b = 0, (1 - a) mean x + a z moves by (1 - a) gamma times the mean gradient in every
-/// step. Source: Wang, Liang and Joshi, "Overlap Local-SGD", ICASSP 2020, equations 3 to 8.
+/// step. If the mean is lost with a rank, z - v_i takes its place; the next mean makes z equal again. Source: Wang, Liang
+/// and Joshi, "Overlap Local-SGD", ICASSP 2020, equations 3 to 8.
 struct PullBack {
   static constexpr std::array<const char*, 2> state{"mean", "merged"};
-  static constexpr int from_start = 1;
+  static constexpr int from_start = 1, shared = 0;
   static constexpr bool follows_rate = true;
   static constexpr bool merges_as_it_sends = true;
   static constexpr bool sends_models = true;
@@ -125,6 +129,7 @@ struct PullBack {
     return {own.first, own.second};
   }
   static detail::WriteMean land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  static detail::StepAhead without_mean(OuterBuffers own) { return {own.first, own.second}; }
   template <Number P>
   detail::PullBackStep<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars* now,
                                 int ratio_at) const {
@@ -133,11 +138,12 @@ struct PullBack {
 };
 
 /// CoCoD-SGD's merge of a late mean: x_i = mean of the sent parameters + this rank's local steps since then. No step
-/// is discarded. Source: Shen et al., "Faster distributed deep net training: computation and communication decoupled
-/// stochastic gradient descent", IJCAI 2019, algorithm 1.
+/// is discarded. If the mean is lost with a rank, the parameters that this rank has sent take its place. Source: Shen et
+/// al., "Faster distributed deep net training: computation and communication decoupled stochastic gradient descent", IJCAI
+/// 2019, algorithm 1.
 struct DelayCorrection {
   static constexpr std::array<const char*, 2> state{"mean", "merged"};
-  static constexpr int from_start = 2;
+  static constexpr int from_start = 2, shared = 0;
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = true;
   static constexpr bool sends_models = true;
@@ -150,6 +156,7 @@ struct DelayCorrection {
     return {x};
   }
   static detail::WriteMean land(OuterBuffers own, const StepScalars*, int) { return {own.first}; }
+  static detail::KeepAnchor<float> without_mean(OuterBuffers own) { return {{own.second}, own.first}; }
   template <Number P>
   static detail::CorrectDelay<P> merge(ParameterRef<P> x, OuterBuffers own, const StepScalars*, int) {
     return {x, own.first, own.second};

@@ -14,12 +14,12 @@ namespace terse {
 ///     u_i = decay (u_i + s_i)                                             s_i is sent
 ///
 /// A single rank that sends its whole step looks ahead to exactly the point to which the mean will move it. The
-/// anchor is equal on all ranks, see ReadOut; x_i is not. Segments have separate rates and decay, but there are no
+/// anchor is equal on all ranks, see ReadOut; x_i is not. If the mean is lost with a rank, s_i is lost, too. Segments have separate rates and decay, but there are no
 /// groups. The inner recipe's weight decay would apply to u_i. Source: Nous Research, DisTrO in the code of Psyche
 /// (PsycheFoundation/psyche, shared/modeling/src/distro.rs), 2025.
 struct LateSign {
   static constexpr std::array<const char*, 2> state{"anchor", "unsent"};
-  static constexpr int from_start = 1;
+  static constexpr int from_start = 1, shared = 1;
   static constexpr bool follows_rate = false;
   static constexpr bool merges_as_it_sends = true;
   static constexpr bool keeps_errors = true;

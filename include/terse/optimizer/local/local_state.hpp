@@ -89,6 +89,7 @@ struct LocalState {
   std::uint64_t local_steps = 0;
   std::uint64_t last_rate = 0;  // the learning rate of the outer velocity, as the bits of a float
   std::uint64_t average_until;
+  std::uint64_t first_meeting;  // the step in which ranks that start together meet first
   InnerBuffers buffers;
   Schedule schedule;  // the layout by which the model was cut
   Range range;
@@ -105,6 +106,7 @@ struct LocalState {
         inner(composed(recipe.inner), executor, Where::talks ? transport : own, layout,
               inner_options(options, !Where::talks)),
         average_until(recipe.average_gradients_until),
+        first_meeting(average_until + recipe.period),
         buffers(recipe.inner_buffers),
         schedule(recipe.schedule),
         range(layout.range()),
@@ -219,10 +221,21 @@ struct LocalState {
     inner.walk_buffers(visit);
   }
 
-  /// Visits the outer step's buffers, if all ranks hold the same ones.
+  /// Visits the outer step's buffers that are equal on all ranks.
   template <class Visit>
-  void walk_shared(const Visit& visit) requires(P::exact && !Schedule::late) {
-    for (std::size_t k = 0; k != Rule::state.size(); ++k) visit(Rule::state[k], kept[k].all());
+  void walk_shared(const Visit& visit) {
+    for (std::size_t k = 0; k != shared_buffers(); ++k) visit(Rule::state[k], kept[k].all());
+  }
+  /// Drops the rounds in flight, see recipe.hpp. Their messages count as not sent.
+  void drop_rounds(E executor) {
+    if constexpr (Schedule::late)
+      for (Part& fragment : fragments) {
+        if (!fragment.drop()) continue;
+        fragment.due = merges_as_it_sends<Rule>() ? Part::when_sent : 0;
+        if constexpr (EndsWithoutMean<Rule>)
+          for_each(executor, fragment.range, Rule::without_mean(outer_buffers()));
+      }
+    detail::drop_rounds(inner, executor);
   }
   template <class Visit>
   void walk(Visit&& visit) {
@@ -242,6 +255,14 @@ struct LocalState {
   }
 
  private:
+  /// Returns how many of the rule's buffers, the first ones, are equal on all ranks. Before the first meeting these are the
+  /// initial parameters.
+  std::size_t shared_buffers() const {
+    if (P::exact && !Schedule::late) return Rule::state.size();
+    if (local_steps < first_meeting) return Rule::from_start;
+    if constexpr (requires { Rule::shared; }) return Rule::shared;
+    return 0;
+  }
   void land_all() {
     if constexpr (Schedule::late)
       for (Part& fragment : fragments) land(fragment);

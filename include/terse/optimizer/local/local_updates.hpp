@@ -26,7 +26,8 @@ namespace recipes {
 ///
 /// average_gradients_until, inner_buffers, schedule.count and the error feedback's hyper-parameters are fixed at
 /// construction. If means come late, inner_buffers must be keep. If means come late, every step advances the rounds whose
-/// messages have arrived, and no rank waits for a mean before it is due. Saving and destruction complete rounds in flight.
+/// messages have arrived, and no rank waits for a mean before it is due. Saving and destruction complete rounds in flight,
+/// carry_over drops them.
 /// Only its own rank detects a gradient that is not finite, and throws; the others throw peer_error when they wait for it.
 /// NonFinite::skip and clip_norm are the inner recipe's; skip costs an agreement of all ranks in every step.
 ///
@@ -104,12 +105,13 @@ struct LocalUpdatesOf {
   /// Returns false: steps differ in more than their scalars.
   static bool recordable() { return false; }
   static constexpr bool never_alike = Schedule::late || !P::exact;
-  static constexpr bool goes_on =
-      !Schedule::late && !detail::starts_exactly<F>() && (!Where::talks || detail::goes_on<Inner>());
+  static constexpr bool goes_on = !detail::starts_exactly<F>() &&
+                                  (!Where::talks || detail::goes_on<Inner>()) &&
+                                  (!Schedule::late || requires { Rule::shared; });
   template <class S>
   bool alike(const S& state) const {
     return state.averages_gradients(period, state.local_steps) ||
-           state.steps_outside(period, state.local_steps);
+           (!never_alike && state.steps_outside(period, state.local_steps));
   }
 
   template <class T>

@@ -107,6 +107,14 @@ struct TakeTrade {
   }
 };
 
+/// A trade that is called off.
+struct CancelTrade {
+  float* traded;
+  using StreamsOf = CancelTrade;
+  TERSE_HD auto streams() { return writes(traded); }
+  TERSE_HD void operator()(const Piece&, index_t i) const { traded[i] = 0; }
+};
+
 /// The inner recipe's result, in a separate buffer, as a message. The buffer keeps `decay` times the unsent part.
 struct Unsent {
   float* unsent;
@@ -306,6 +314,15 @@ struct AheadOfAnchor {
   using StreamsOf = AheadOfAnchor;
   TERSE_HD auto streams() { return reads(anchor) + reads(velocity); }
   TERSE_HD float operator()(const Piece&, index_t i) const { return anchor[i] - velocity[i]; }
+};
+
+/// The anchor of a rank whose own AheadOfAnchor is the mean.
+struct StepAhead {
+  float* anchor;
+  const float* velocity;
+  using StreamsOf = StepAhead;
+  TERSE_HD auto streams() { return updates(anchor) + reads(velocity); }
+  TERSE_HD void operator()(const Piece&, index_t i) const { anchor[i] -= velocity[i]; }
 };
 
 template <Number P>

@@ -44,6 +44,10 @@ enum class ReadOut { current, look_ahead };
 //     arrive(x, own, now, ratio_at)          if ranks wait for the mean (Synchronous): its consumer
 //     land(own, now, ratio_at)               if the mean is late: its consumer, which has no access to the parameters
 //     merge(x, own, now, ratio_at)           if the mean is late: enters it into the parameters later, element by element
+//     shared                                 if the mean is late, for carry_over: number of the buffers, the first ones, that are equal on
+//                                            all ranks
+//     without_mean(own)                      optional, if the mean is late: the functor of a round whose mean is lost with a rank. Later
+//                                            rounds must contain its local steps
 //     merges_as_it_sends                     if the mean is late: true if it merges when the next message is sent; the first merge
 //                                            takes the initial parameters
 //     largest_ratio(t), follows_jumps        if it follows the rate: the largest ratio in the t-th meeting; true if the ratio has
@@ -240,6 +244,11 @@ constexpr bool merges_as_it_sends() {
   if constexpr (requires { Rule::merges_as_it_sends; }) return Rule::merges_as_it_sends;
   return false;
 }
+
+template <class Rule>
+concept EndsWithoutMean = requires(OuterBuffers own) {
+  Rule::without_mean(own);
+};
 
 }  // namespace detail
 

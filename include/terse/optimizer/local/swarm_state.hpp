@@ -36,6 +36,7 @@ struct SwarmState {
   StepContext sent;  // the context of the meeting in flight
   buffer<StepScalars, typename E::memory> sent_now;
   bool under_way = false;
+  bool waits = false;  // `copy` has the sent parameters, not the meeting's result
   Range range;
   int rank, size;
 
@@ -76,6 +77,7 @@ struct SwarmState {
     copy(input.executor, view<const StepScalars, typename E::memory>(input.context.now, 1), sent_now.all());
     sent = input.context;
     sent.now = sent_now.data();
+    waits = true;
     exchange.start(sent, {}, one_vector(ReadArena{this->copy.data()}));
     under_way = true;
   }
@@ -89,7 +91,13 @@ struct SwarmState {
     using Keep = std::conditional_t<C::lossless, KeepGain, KeepDifference>;
     exchange.finish(one_vector(Keep{copy.data()}));
     exchange.settle(sent);
+    under_way = waits = false;
+  }
+  /// Drops the meeting in flight, which then adds nothing.
+  void drop_rounds(E executor) {
+    if (std::exchange(waits, false)) fill(executor, copy.all(), 0.0F);
     under_way = false;
+    detail::drop_rounds(inner, executor);
   }
   template <class Visit>
   void walk_buffers(Visit&& visit) requires requires {
