@@ -84,6 +84,47 @@ TEST_CASE("SlowMo around push-sum") {
   compare_local(SlowMo<StochasticGradientPush<>, Inside::together>{.period = 3}, 3);
 }
 
+namespace {
+
+/// Drops the mean of step 8, which is due in step 16, after step 14.
+template <class R>
+void compare_dropped(const R& recipe) {
+  CAPTURE(type_name<R>());
+  both(3, [&]<Executor E>(auto& raw) {
+    const Layout layout = few_layers();
+    Trace trace;
+    Metered transport(raw.split(0, raw.rank()));
+    Optimizer before{recipe, transport, layout, {}, E{}}, now{recipe, transport, layout, {}, E{}};
+    auto x = uploaded<E>(start(layout));
+    const auto go_to = [&](auto& optimizer, std::uint64_t last) {
+      while (optimizer.steps() < last) {
+        optimizer.step(x.all(),
+                       uploaded<E>(gradient(layout, transport.rank(), optimizer.steps() + 1, 4)).all());
+        // So that the mean has arrived before it is dropped: no rank then abandons messages.
+        barrier(raw);
+      }
+      Look look{trace.steps.emplace_back()};
+      look("parameters", x.all(), 0);
+    };
+    go_to(before, 14);
+    carry_over(before, now, x.all());
+    now.walk(Look{trace.steps.back()});
+    go_to(now, 24);
+    now.walk(Look{trace.steps.back()});
+    return trace;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("late means that are dropped") {
+  compare_dropped(OverlapLocalSgd<MomentumSgd<>>{.period = 8});
+  compare_dropped(CocodSgd<MomentumSgd<>>{.period = 8});
+  CocktailSgd<MomentumSgd<>, TopK<>> cocktail{.period = 8, .schedule = {.count = 1, .delay = 8}};
+  cocktail.compressor.selection.ratio = 0.1;
+  compare_dropped(cocktail);
+}
+
 TEST_CASE("a gradient that isn't finite is found by its own rank, under its own name") {
   std::vector<std::string> ends(2);
   const Layout layout = few_layers();
