@@ -359,6 +359,17 @@ TEST_CASE("ranks join local methods at meetings and between them") {
   check_joins(sparse, 12, 0.1F, true);
   check_joins(terse::NoLoCo<terse::MomentumSgd<>>{.inner = inner, .period = 4}, 12, 0.3F, false);
 }
+TEST_CASE("ranks join while means and meetings are in flight") {
+  using Sgd = terse::MomentumSgd<>;
+  check_same_path(terse::OverlapLocalSgd<Sgd>{.inner = inner, .period = 4}, 13, 40);
+  check_same_path(terse::CocodSgd<Sgd>{.inner = inner, .period = 4}, 13, 40);
+  check_joins(terse::StreamingDiLoCo<Sgd>{.inner = inner,
+                                          .period = 4,
+                                          .outer = {.rate = 0.5F, .momentum = 0.5F},
+                                          .schedule = {.count = 2, .delay = 2}},
+              13, 0.3F, false);
+  check_joins(terse::NonBlockingSwarmSgd<Sgd>{.inner = inner, .schedule = {.period = 4}}, 13, 0.5F, false);
+}
 TEST_CASE("ranks join gossip with the model of a rank that was there") {
   check_joins(terse::DecentLaM<>{.learning_rate = 0.01F}, 10, 0.1F, false);
   check_joins(terse::SwarmSgd<terse::MomentumSgd<>>{.inner = {.learning_rate = 0.01F,
