@@ -17,7 +17,8 @@ class Trapped : public Forwarding<Trapped<Inner>, Inner> {
  public:
   Trapped(Inner inner, Trap& trap) : Forwarding<Trapped, Inner>(std::move(inner)), trap_(&trap) {}
   [[nodiscard]] auto exchange(std::span<const Send> sends, std::span<const Receive> receives, Phase phase) {
-    if (sends.size() + receives.size() > 0 && trap_->batches++ == trap_->at) throw peer_error("the trap", 0, this->rank());
+    if (sends.size() + receives.size() > 0 && trap_->batches++ == trap_->at)
+      throw peer_error("the trap", 0, this->rank());
     return this->inner_.exchange(sends, receives, phase);
   }
   template <Transport Other>

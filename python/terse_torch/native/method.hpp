@@ -113,9 +113,8 @@ class MethodOf final : public Method {
   static void carry(Carry carry_over) {
     if (!goes_on)
       throw terse::usage_error(
-          "this method's state has a meaning for one group of ranks alone: load the ranks' last state_dicts "
-          "in "
-          "a new job");
+          "this method can't do without a lost rank's state, nor give its own to a rank that joins: load "
+          "the ranks' last state_dicts in a new job");
     carry_over();
   }
   static Transport over(terse::AnyTransport transport, const E& executor) {
