@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
@@ -131,6 +132,26 @@ TEST_CASE("ranks that don't ask within the deadline are left, too") {
     gone_on.set();
   });
   CHECK(left == 4);
+}
+
+TEST_CASE("ranks that disagree lose none, and regroup says so instead of letting them disagree again") {
+  std::atomic<int> told = 0;
+  ThreadGroup(2, 20s).run([&](Threads& transport) {
+    const int me = transport.rank();
+    const terse::detail::Call call(me == 0 ? terse::detail::Verb::save : terse::detail::Verb::mean);
+    std::array<std::byte, 8> mine{}, theirs{};
+    const terse::index_t bytes = me == 0 ? 4 : 8;
+    const terse::Send send{1 - me, mine.data(), bytes, 0};
+    const terse::Receive receive{1 - me, theirs.data(), bytes, false};
+    CHECK_THROWS_AS(transport.exchange({&send, 1}, {&receive, 1}, terse::Phase::setup).wait(), peer_error);
+    try {
+      transport.regroup();
+    } catch (const terse::usage_error& refusal) {
+      told += std::string(refusal.what()).find("all ranks have called regroup, so none is lost") !=
+              std::string::npos;
+    }
+  });
+  CHECK(told == 2);
 }
 
 TEST_CASE("one rank may be all that is left, and calls at the wrong time are refused") {
@@ -269,7 +290,14 @@ TEST_CASE("carry_over refuses an optimizer that has taken steps, and changes not
     terse::Optimizer other{inner, transport, small};
     std::vector<float> y(static_cast<std::size_t>(small.size()));
     CHECK_THROWS_WITH_AS(terse::carry_over(now, other, y),
-                         doctest::Contains("the optimizer before has no such part"), terse::usage_error);
+                         doctest::Contains("the optimizer before has a layout of other tensors"),
+                         terse::usage_error);
+    terse::Layout one;
+    one.add({.name = "all", .shape = {terse::test::elements}});
+    terse::Optimizer whole{inner, transport, one};
+    CHECK_THROWS_WITH_AS(terse::carry_over(before, whole, x),
+                         doctest::Contains("the optimizer before has a layout of other tensors"),
+                         terse::usage_error);
     CHECK(state_of(now) == state);
     ++refused;
   });

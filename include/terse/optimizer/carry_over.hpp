@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "terse/core/error.hpp"
+#include "terse/core/layout.hpp"
 #include "terse/core/view.hpp"
 #include "terse/optimizer/carried_parts.hpp"
 #include "terse/optimizer/optional_parts.hpp"
@@ -75,16 +76,26 @@ inline std::string lacking(const std::string& missing) {
          "on the number of ranks; resume from a checkpoint otherwise";
 }
 
-/// carry_over of a rank whose state is in `parts`, or of one that joins, without any.
+/// Checks whether two layouts have the same tensors; their rates may differ.
+inline bool same_tensors(const Layout& one, const Layout& other) {
+  const auto same = [](const Segment& a, const Segment& b) {
+    return a.name == b.name && a.shape == b.shape && a.compress == b.compress;
+  };
+  return std::equal(one.segments().begin(), one.segments().end(), other.segments().begin(),
+                    other.segments().end(), same);
+}
+
+/// carry_over of a rank whose state is in `parts`, or of one that joins, without any. A `reason` refuses.
 template <class Now, class Parameters>
-CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now, Parameters given) {
+CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now, Parameters given,
+                  std::string reason = {}) {
   static_assert(detail::goes_on<decltype(now.recipe)>(),
                 "terse: this recipe keeps sums over all ranks, parts of a sharded state or an outer rule "
                 "without `shared`, so the other ranks can't go on without a lost rank's: resume from a "
                 "checkpoint, checkpoint::load_elastic");
   auto& channel = now.channel();
   CarriedOver result;
-  std::string missing, reason;
+  std::string missing;
   const CarriedParts::Bring look{&parts, false, &result, &missing}, bring{&parts, true, &result, &missing};
   if (!joins) now.walk(look);
   if (now.steps() != 0 || now.begun())
@@ -93,7 +104,7 @@ CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now
   else if (given.size() != now.layout().size())
     reason = "parameters have " + std::to_string(given.size()) + " elements, and the layout " +
              std::to_string(now.layout().size());
-  else
+  else if (reason.empty())
     reason = lacking(missing);
   const std::vector<Carrying> ranks = agree_to_carry(channel, steps, joins, reason);
   std::vector<int> joining;
@@ -165,19 +176,22 @@ CarriedOver carry_over(Before& before, Now& now,
                        out<typename Now::runs_on, typename Now::parameter> parameters) {
   static_assert(std::is_same_v<decltype(before.recipe), decltype(now.recipe)>,
                 "terse: carry_over needs optimizers of the same recipe");
-  const detail::Call call(detail::Verb::load);
+  const detail::Call call(detail::Verb::carry_over);
   detail::CarriedParts parts;
   before.drop_rounds();
   before.walk(detail::CarriedParts::List{&parts});
   detail::CarriedParts::List{&parts}(detail::CarriedParts::parameters, parameters, 0);
-  return detail::carry(parts, false, before.steps(), now, parameters);
+  return detail::carry(parts, false, before.steps(), now, parameters,
+                       detail::same_tensors(before.layout(), now.layout())
+                           ? ""
+                           : "the optimizer before has a layout of other tensors");
 }
 
 /// carry_over of a rank that joins: it gets parameters and state of the rank with the most steps, but for its errors, which start at
 /// 0 (`zeroed`). Collective with the others' carry_over(before, now, parameters). Cost: that rank sends its state to each rank that joins.
 template <class Now>
 CarriedOver carry_over(Now& now, out<typename Now::runs_on, typename Now::parameter> parameters) {
-  const detail::Call call(detail::Verb::load);
+  const detail::Call call(detail::Verb::carry_over);
   detail::CarriedParts none;
   return detail::carry(none, true, 0, now, parameters);
 }

@@ -35,6 +35,7 @@ enum class Verb : std::uint8_t {
   mailbox,
   measure,
   agree,
+  carry_over,
   count_
 };
 const char* name(Verb verb);

@@ -35,7 +35,8 @@ TERSE_CORE const char* name(Verb verb) {
       "a split",
       "the making of a mailbox",
       "a measurement",
-      "a comparison of settings"};
+      "a comparison of settings",
+      "a carry_over"};
   return names[static_cast<std::size_t>(verb)];
 }
 

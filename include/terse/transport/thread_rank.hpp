@@ -80,7 +80,7 @@ class Threads {
   ///     try { ... } catch (const terse::peer_error&) { auto [ranks, before] = transport.regroup(); ... }
   ///
   /// Collective among the survivors, on the transport that ThreadGroup::run, regroup or admit gave last. Optimizers, channels and
-  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`, and if no rank is lost; peer_error if
+  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`, and if no rank is lost, as when ranks make different calls; peer_error if
   /// the others have gone on without this rank. Cost: no messages.
   Regrouped<Threads> regroup();
 

@@ -146,7 +146,13 @@ TERSE_CORE Regrouped<Threads> Threads::regroup() {
     for (std::condition_variable& one : shared_->wake) one.notify_all();
     wake().wait_until(lock, detail::time_after(shared_->deadline),
                       [&] { return shared_->next != nullptr || shared_->all_ask(); });
-    if (shared_->next == nullptr) shared_->go_on();
+    if (shared_->next == nullptr) {
+      if (std::count(shared_->asks.begin(), shared_->asks.end(), 0) == 0)
+        throw usage_error("all ranks have called regroup, so none is lost, and the error would come again: " +
+                              shared_->reason,
+                          rank_);
+      shared_->go_on();
+    }
   }
   return next_group();
 }
