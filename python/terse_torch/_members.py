@@ -21,6 +21,14 @@ def _gloo(store, rank, size, timeout):
     return group
 
 
+def _text(numbers):
+    return ",".join(map(str, numbers))
+
+
+def _numbers(text):
+    return [int(number) for number in text.split(",") if number]
+
+
 class Members:
     """The ranks of a job that goes on when it loses some, or when others join: a process group over a store, and another one after each change.
 
@@ -32,10 +40,12 @@ class Members:
             if lost:
                 members.regroup(lost)
             try:
-                if lost or optimizer.steps % 30 == 0 and members.admit():
+                if lost:
                     optimizer.carry_over(members.group)
                 lost = None
                 optimizer.zero_grad(); loss(model, members.number).backward(); optimizer.step()
+                if optimizer.steps % 30 == 0 and members.admit():
+                    optimizer.carry_over(members.group)
             except terse_torch.PeerError as failure:
                 lost = failure
 
@@ -77,10 +87,11 @@ class Members:
             if late > deadline or late > 0 and self._decide(place, "withdrawn") == "withdrawn":
                 raise _native.PeerError(f"terse_torch: no member of '{name}' has called admit within {patience} seconds")
             time.sleep(0.02)
-        self._generation, self._tickets = map(int, self._decide(place, "withdrawn").split())
+        self._generation = int(store.get(f"{place}/generation").decode()) - 1
         self._first = int(store.get(f"{name}/size").decode())
-        self.number, self.numbers = self._first + ticket, self._numbers()
-        self._enter()
+        self.number = self._first + ticket
+        self.numbers = [self.number]
+        self._go_on(-1)
         return self
 
     def _set(self, store, deadline, grace, name):
@@ -110,84 +121,68 @@ class Members:
 
     def admit(self):
         """Admits those that wait in `join`: `group` becomes one of the members and them. It returns whether `group` is another one now: then all
-        members, and those that have joined, carry their optimizers' state over. Collective: all members call it after the same step. Looks
-        at the store twice. Raises a PeerError if the others have gone on without this rank."""
+        members, and those that have joined, carry their optimizers' state over. Collective: all members call it after the same steps, and not
+        before a step, since ranks that join begin with one. Looks at the store twice. Raises a PeerError if the others have gone on without this rank."""
         self._asked += 1
         tickets = int(self._decide(self._key(f"admit/{self._asked}"), self._store.add(f"{self._name}/tickets", 0)))
         waiting, self._tickets = range(self._tickets, tickets), tickets
-        admitted = [ticket for ticket in waiting
-                    if self._decide(f"{self._name}/ticket/{ticket}", f"{self._generation + 1} {tickets}") != "withdrawn"]
-        if not admitted:
-            return False
-        self._generation, self._asked = self._generation + 1, 0
-        self.numbers = self._numbers(self.numbers + [self._first + ticket for ticket in admitted])
-        for ticket in admitted:
-            self._store.add(f"{self._name}/ticket/{ticket}/answers", 1)
-        self._enter()
-        return True
+        guests = [self._first + ticket for ticket in waiting if self._decide(f"{self._name}/ticket/{ticket}", "admitted") != "withdrawn"]
+        if guests:
+            self._go_on(-1, guests)
+        return bool(guests)
 
-    def _enter(self):
-        """Connects the members of this generation, without those that are gone already."""
-        self.group = None
-        if self.number not in self.numbers:
-            raise self._left()
-        try:
-            self.group = self._connect()
-        except RuntimeError:
-            self._go_on(-1)
-
-    def _go_on(self, blamed):
-        """Connects the members that are left."""
-        self.group = None
-        before = self.numbers
-        for _ in before:  # each try that fails has lost at least one more
+    def _go_on(self, blamed, guests=()):
+        """Connects the members that are left, and guests. If that fails, tries again without the ranks that are lost by then."""
+        self.group, tries = None, 0
+        self._check_present()
+        while self.group is None:
             self._generation, self._asked = self._generation + 1, 0
-            self.numbers = self._agree(before, blamed)
-            if self.number not in self.numbers:
-                raise self._left()
+            self.numbers = self._agree(blamed, guests)
+            self._check_present()
             try:
                 self.group = self._connect()
-                return
             except RuntimeError as failure:
-                last, blamed = failure, -1
-        raise _native.PeerError(f"terse_torch: the ranks that are left can't connect: {last}")
+                tries += 1
+                if tries > len(self.numbers):
+                    raise _native.PeerError(f"terse_torch: the ranks that are left can't connect: {failure}") from failure
+                blamed, guests = -1, ()
 
-    def _left(self):
-        return _native.PeerError(f"terse_torch: the other ranks go on without rank {self.number}, which came too late")
+    def _check_present(self):
+        if self.number not in self.numbers:
+            raise _native.PeerError(f"terse_torch: the other ranks go on without rank {self.number}, which came too late")
 
     def _decide(self, key, value):
         """The first value that a rank has given to this key."""
         return self._store.compare_set(key, "", str(value)).decode()
 
-    def _numbers(self, chosen=()):
-        """The members of this generation: `chosen`, unless a rank has decided before; without it, those that were decided on."""
-        key = self._key("members")
-        if chosen:
-            text = self._decide(key, ",".join(map(str, chosen)))
-            self._store.add(self._key("decided"), 1)
-        else:
-            text = self._store.get(key).decode()
-        return [int(number) for number in text.split(",")]
-
     def _key(self, what):
         return f"{self._name}/{self._generation}/{what}"
 
-    def _agree(self, before, blamed):
-        """The members of this generation: those that the first one to decide has found here."""
+    def _agree(self, blamed, guests):
+        """The members of this generation: of the ranks that the first one here has called, those that the first one to decide has found here."""
+        called = self._decide(self._key("called"), ";".join(_text(part) for part in ([self._tickets], self.numbers, guests)))
+        (self._tickets,), before, guests = map(_numbers, called.split(";"))
+        for number in guests:
+            place = f"{self._name}/ticket/{number - self._first}"
+            self._decide(f"{place}/generation", self._generation)
+            self._store.add(f"{place}/answers", 1)
         # Counters, since PyTorch 1's stores can't check for a key: 0 is a rank that is not here, others are 2 + the rank that it blames, or -1.
         self._store.add(self._key(self.number), 2 + blamed)
         begin, blames = time.monotonic(), {self.number: blamed}
         while True:
-            for number in before:
+            for number in before + guests:
                 if number not in blames and (told := self._store.add(self._key(number), 0)) > 0:
                     blames[number] = told - 2
-            missing, since = set(before) - blames.keys(), time.monotonic() - begin
+            missing, since = {*before, *guests} - blames.keys(), time.monotonic() - begin
             if not missing or since >= self._deadline or self._store.add(self._key("decided"), 0) > 0:
                 break
-            if since >= self._grace and missing <= set(blames.values()):
+            # A guest does nothing but wait for its call.
+            if since >= self._grace and missing <= {*guests, *blames.values()}:
                 break
             time.sleep(0.005)
-        return self._numbers(sorted(blames))
+        numbers = _numbers(self._decide(self._key("members"), _text(sorted(blames))))
+        self._store.add(self._key("decided"), 1)
+        return numbers
 
     def _connect(self):
         store = torch.distributed.PrefixStore(self._key("group"), self._store)

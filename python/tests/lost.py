@@ -48,12 +48,8 @@ def train(method, rank, folder, deadline, pipe):
         if failed:
             lost += members.regroup(failed)
         try:
-            start = time.monotonic()
-            admits = not failed and optimizer.steps % 10 == 0 and members.admit()
-            if failed or admits:
+            if failed:
                 optimizer.carry_over(members.group)
-            if admits:
-                paused = time.monotonic() - start
             failed = None
             optimizer.zero_grad()
             time.sleep(GRADIENT * (4 if rank == 0 else 1))
@@ -63,6 +59,10 @@ def train(method, rank, folder, deadline, pipe):
                 gone_on = time.monotonic()
             if members.joined and joined is None:
                 joined = time.monotonic() - begun
+            start = time.monotonic()
+            if optimizer.steps % 10 == 0 and members.admit():
+                optimizer.carry_over(members.group)
+                paused = time.monotonic() - start
         except terse_torch.PeerError as failure:
             failed = failure
     with optimizer.mean_parameters(), torch.no_grad():

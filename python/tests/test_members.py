@@ -211,31 +211,115 @@ def test_a_rank_that_dies_as_it_joins_delays_the_others_by_a_deadline():
     assert said[0] == said[1] and said[0][0] == "returned" and said[0][1][0] == [0, 1], said
 
 
-def test_a_member_whose_step_has_failed_meets_those_that_admit():
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_member_whose_step_has_failed_meets_those_that_admit(first):
     with tempfile.TemporaryDirectory() as folder:
         def program(rank, ranks):
-            model = net()
+            model, store = net(), store_of(folder, ranks)
             if rank == 2:
-                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+                members = terse_torch.Members.join(store, deadline=DEADLINE)
             else:
-                members = terse_torch.Members(store_of(folder, ranks), rank, 2, deadline=DEADLINE)
+                members = terse_torch.Members(store, rank, 2, deadline=DEADLINE)
             optimizer = terse_torch.ErrorFeedbackSgd(model.named_parameters(), lr=0.01, process_group=members.group, joins=members.joined,
-                                                                 deadline=DEADLINE)
-            if rank == 0:
-                until = time.monotonic() + 60
-                while not members.admit():
-                    assert time.monotonic() < until
-            if rank == 1:
-                begin = time.monotonic()
-                assert members.regroup() == []
-                assert time.monotonic() - begin < DEADLINE / 2
+                                                     deadline=DEADLINE)
             if rank < 2:
+                until = time.monotonic() + 60
+                while rank != first and store.add(f"terse/1/{first}", 0) == 0:  # until the first one is there
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+                while rank == 0 and not members.admit():
+                    assert time.monotonic() < until
+                if rank == 1:
+                    assert members.regroup() == []
+                if first == 1:  # and has called none but those that were there
+                    assert members.numbers == [0, 1]
+                    members.group.allreduce([torch.ones(1)]).wait()  # or one could let go of the group before the other has connected
+                    assert members.admit()
+                assert time.monotonic() < until - 60 + DEADLINE / 2
                 optimizer.carry_over(members.group)
             train(model, optimizer, rank, range(3))
-            return members.numbers, values(model)
+            return members.numbers, members.admit(), values(model)
 
         said = on_ranks(3, program)
-    assert said[0] == said[1] == said[2] and said[0][0] == [0, 1, 2]
+    assert said[0] == said[1] == said[2] and said[0][:2] == ([0, 1, 2], False)
+
+
+def wait_for(file):
+    until = time.monotonic() + 60
+    while not file.exists():
+        assert time.monotonic() < until, f"no {file}"
+        time.sleep(0.02)
+
+
+def test_ranks_join_one_after_another():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            model, files = net(), [pathlib.Path(folder) / f"{size} ranks" for size in range(ranks + 1)]
+            if rank < 2:
+                members = terse_torch.Members(store_of(folder, ranks), rank, 2, deadline=DEADLINE)
+            else:
+                wait_for(files[rank])
+                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+            optimizer = terse_torch.ErrorFeedbackSgd(model.named_parameters(), lr=0.01, process_group=members.group, joins=members.joined,
+                                                     deadline=DEADLINE)
+            until, last = time.monotonic() + 60, 1000000
+            while optimizer.steps < last:
+                assert time.monotonic() < until
+                train(model, optimizer, members.number, [optimizer.steps])
+                if optimizer.steps % 3 == 0 and members.admit():
+                    optimizer.carry_over(members.group)
+                if members.size == ranks and last == 1000000:
+                    last = optimizer.steps // 3 * 3 + 30
+                files[members.size].touch()
+            return members.numbers, last, values(model)
+
+        said = on_ranks(4, program)
+    assert said[0][0] == [0, 1, 2, 3] and all(one == said[0] for one in said)
+
+
+def test_a_rank_that_dies_while_it_waits_delays_the_others_by_the_grace():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            dead = pathlib.Path(folder) / "dead"
+            if rank == 2:
+                time.sleep = lambda _: (dead.touch(), os.kill(os.getpid(), signal.SIGKILL))
+                terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+            members = terse_torch.Members(store_of(folder, ranks), rank, 2, deadline=DEADLINE, grace=1.0)
+            wait_for(dead)
+            begin = time.monotonic()
+            return members.admit(), members.numbers, time.monotonic() - begin < DEADLINE / 2
+
+        said = processes(3, program)
+    assert said == [("returned", (True, [0, 1], True))] * 2 + [("ended", None)]
+
+
+def test_a_rank_that_was_left_takes_none_with_it():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            left, waits, told = (pathlib.Path(folder) / name for name in ("left", "waits", "told"))
+            if rank == 3:
+                wait_for(left)
+                waits.touch()
+                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+                return members.numbers
+            members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=2.0)
+            if rank == 2:
+                wait_for(waits)
+                until = time.monotonic() + 60
+                with pytest.raises(terse_torch.PeerError, match="the other ranks go on without rank 2"):
+                    while not members.admit():
+                        assert time.monotonic() < until
+                with pytest.raises(terse_torch.PeerError, match="the other ranks go on without rank 2"):
+                    members.regroup()
+                told.touch()
+                return None
+            assert members.regroup() == [2]
+            left.touch()
+            wait_for(told)
+            assert members.admit()
+            return members.numbers
+
+        assert on_ranks(4, program) == [[0, 1, 3], [0, 1, 3], None, [0, 1, 3]]
 
 
 def test_a_rank_that_nobody_admits_withdraws():

@@ -229,6 +229,89 @@ TEST_CASE("a thread that no rank admits is told why") {
   CHECK(text.find("the group has ended before it has admitted this rank") != std::string::npos);
 }
 
+/// Sets an event at the end of its thread.
+struct AtEnd {
+  Event* event = nullptr;
+  ~AtEnd() {
+    if (event != nullptr) event->set();
+  }
+};
+thread_local AtEnd at_end;
+
+TEST_CASE("no rank is admitted while one has finished its program; after regroup it is") {
+  Event ended;
+  ThreadGroup group(3, 20s);
+  std::atomic<int> sum = 0;
+  run_with(
+      group, 1,
+      [&](Threads& transport) {
+        if (transport.rank() == 2) {
+          at_end.event = &ended;
+          return;
+        }
+        CHECK(ended.wait());
+        const auto begin = std::chrono::steady_clock::now();
+        CHECK_THROWS_WITH_AS(for (int tries = 0; tries < 100000 && !transport.admit(); ++tries)
+                                 std::this_thread::sleep_for(100us),
+                             doctest::Contains("rank 2 has finished its program"), peer_error);
+        Threads two = transport.regroup().transport;
+        CHECK(std::chrono::steady_clock::now() - begin < 10s);
+        auto wider = wait_and_admit(two);
+        REQUIRE(wider);
+        CHECK(wider->before == std::vector<int>{0, 1, -1});
+        sum += static_cast<int>(sum_of(wider->transport, 1));
+      },
+      [&](Threads& transport) { sum += static_cast<int>(sum_of(transport, 1)); });
+  CHECK(sum == 9);
+}
+
+TEST_CASE("a rank without which the others have gone on is told so by admit") {
+  ThreadGroup group(2, 1s);
+  Event gone_on;
+  bool told = false;
+  group.run([&](Threads& transport) {
+    if (transport.rank() == 0) {
+      CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+      CHECK(transport.regroup().transport.size() == 1);
+      gone_on.set();
+      return;
+    }
+    CHECK(gone_on.wait());
+    CHECK_THROWS_WITH_AS(transport.admit(), doctest::Contains("the other ranks go on without this one"),
+                         peer_error);
+    told = true;
+  });
+  CHECK(told);
+}
+
+TEST_CASE("ranks that have joined go on after the group's own programs have ended") {
+  for (int tries = 0; tries < 20; ++tries) {
+    ThreadGroup group(1, 20s);
+    std::atomic<int> sum = 0;
+    run_with(
+        group, 2,
+        [&](Threads& transport) {
+          while (transport.size() < 3) {
+            auto wider = wait_and_admit(transport);
+            REQUIRE(wider);
+            transport = std::move(wider->transport);
+          }
+        },
+        [&](Threads& transport) {
+          std::optional<Regrouped<Threads>> wider;
+          while (transport.size() < 3) {
+            wider = wait_and_admit(transport);
+            REQUIRE(wider);
+            transport = std::move(wider->transport);
+          }
+          CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+          Threads two = transport.regroup().transport;
+          sum += static_cast<int>(sum_of(two, 1));
+        });
+    CHECK(sum == 4);
+  }
+}
+
 /// Ranks by their numbers after others have joined: models and states right after the carry_over, and models at the end.
 struct Joined {
   std::vector<std::map<std::string, std::vector<std::byte>>> states;
@@ -369,6 +452,46 @@ TEST_CASE("ranks join while means and meetings are in flight") {
                                           .schedule = {.count = 2, .delay = 2}},
               13, 0.3F, false);
   check_joins(terse::NonBlockingSwarmSgd<Sgd>{.inner = inner, .schedule = {.period = 4}}, 13, 0.5F, false);
+}
+TEST_CASE("ranks join one after another: those that have joined admit with the others") {
+  using Trainer = terse::Optimizer<terse::MomentumSgd<>, Threads>;
+  const terse::Layout layout = layout_of();
+  ThreadGroup group(2, 20s);
+  std::vector<Event> sizes(5);
+  std::mutex mutex;
+  std::vector<std::vector<float>> models;
+  const auto program = [&](Threads& transport, bool joins) {
+    std::vector<float> x(static_cast<std::size_t>(layout.size()), 10.0F), g(x.size());
+    auto optimizer = std::make_unique<Trainer>(inner, transport, layout);
+    if (joins) terse::carry_over(*optimizer, x);
+    std::uint64_t last = 100000;
+    while (optimizer->steps() < last) {
+      gradient(transport.rank(), x, g);
+      optimizer->step(x, g);
+      if (optimizer->steps() % 3 == 0)
+        if (auto wider = transport.admit()) {
+          transport = std::move(wider->transport);
+          auto next = std::make_unique<Trainer>(inner, transport, layout);
+          terse::carry_over(*optimizer, *next, x);
+          optimizer = std::move(next);
+        }
+      if (transport.size() == 4 && last == 100000) last = optimizer->steps() / 3 * 3 + 30;
+      sizes[static_cast<std::size_t>(transport.size())].set();
+      std::this_thread::sleep_for(100us);
+    }
+    const std::lock_guard lock(mutex);
+    models.push_back(x);
+  };
+  std::vector<std::thread> guests;
+  for (const std::size_t present : {std::size_t{2}, std::size_t{3}})
+    guests.emplace_back([&, present] {
+      CHECK(sizes[present].wait());
+      group.add_rank([&](Threads& transport) { program(transport, true); }, 100s);
+    });
+  group.run([&](Threads& transport) { program(transport, false); });
+  for (std::thread& one : guests) one.join();
+  REQUIRE(models.size() == 4);
+  for (const std::vector<float>& model : models) CHECK(model == models[0]);
 }
 TEST_CASE("ranks join gossip with the model of a rank that was there") {
   check_joins(terse::DecentLaM<>{.learning_rate = 0.01F}, 10, 0.1F, false);

@@ -165,7 +165,9 @@ TERSE_CORE std::optional<Regrouped<Threads>> Threads::admit(bool at_once) {
     check(Phase::setup);
     shared_->admitted = call;
     shared_->let_in();
+    check(Phase::setup);
   } else if (!at_once && call > shared_->admitted) {
+    static_cast<void>(next_group());  // throws for a rank without which the others have gone on
     throw usage_error(
         "the ranks have gone on in another group: use the transport that admit or regroup has returned",
         rank_);

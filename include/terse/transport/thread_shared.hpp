@@ -128,7 +128,7 @@ struct ThreadShared {
   bool all_ask() const;
   /// Makes the group of the ranks that have asked.
   void go_on();
-  /// Makes the group of all ranks and those that wait at the door, if any do.
+  /// Makes the group of all ranks and those that wait at the door, if any do; poisons this one if a rank's program has ended.
   void let_in();
   /// Moves the ranks of `before` to a group of their own.
   void move();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <numeric>
 
 #include "terse/core/separate.hpp"
@@ -66,6 +67,11 @@ TERSE_CORE void ThreadShared::go_on() {
 TERSE_CORE void ThreadShared::let_in() {
   const std::lock_guard lock(door->mutex);
   if (door->waiting.empty()) return;
+  const auto rank_that_left = std::find(left.begin(), left.end(), 1);
+  if (rank_that_left != left.end()) {
+    const auto who = static_cast<int>(rank_that_left - left.begin());
+    return poison(who, "rank " + std::to_string(who) + " has finished its program and can't admit others");
+  }
   for (std::size_t rank = 0; rank < asks.size(); ++rank) before.push_back(static_cast<int>(rank));
   before.resize(before.size() + door->waiting.size(), -1);
   move();

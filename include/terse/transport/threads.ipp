@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -46,12 +47,15 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
   for (std::thread& one : threads) one.join();
   door_->close();
   // Only the ranks of the last group count, by their numbers in the first one; -1 for those that have joined.
-  const detail::ThreadShared* last = shared.get();
+  detail::ThreadShared* last = shared.get();
+  std::unique_lock lock(last->mutex);  // ranks that have joined may still run
   std::vector<int> ranks = channel->members;
-  for (; last->next; last = last->next.get()) {
+  while (last->next) {
     std::vector<int> left;
     for (const int rank : last->before) left.push_back(rank < 0 ? -1 : ranks[static_cast<std::size_t>(rank)]);
     ranks = std::move(left);
+    last = last->next.get();
+    lock = std::unique_lock(last->mutex);
   }
   const auto failure_of = [&](int rank) {
     const int first = ranks[static_cast<std::size_t>(rank)];
