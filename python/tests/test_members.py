@@ -325,9 +325,9 @@ def test_a_rank_that_was_left_takes_none_with_it():
             if rank == 3:
                 wait_for(left)
                 waits.touch()
-                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE, patience=60)
                 return members.numbers
-            members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=2.0)
+            members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=5.0)
             if rank == 2:
                 wait_for(waits)
                 until = time.monotonic() + 60
