@@ -122,7 +122,8 @@ class Members:
     def admit(self):
         """Admits those that wait in `join`: `group` becomes one of the members and them. It returns whether `group` is another one now: then all
         members, and those that have joined, carry their optimizers' state over. Collective: all members call it after the same steps, and not
-        before a step, since ranks that join begin with one. Looks at the store twice. Raises a PeerError if the others have gone on without this rank."""
+        before a step, since ranks that join begin with one. Looks at the store twice. Raises a PeerError if the others have gone on without this
+        rank."""
         self._asked += 1
         tickets = int(self._decide(self._key(f"admit/{self._asked}"), self._store.add(f"{self._name}/tickets", 0)))
         waiting, self._tickets = range(self._tickets, tickets), tickets
@@ -185,6 +186,15 @@ class Members:
         return numbers
 
     def _connect(self):
+        """The process group of this generation. Raises a RuntimeError within the deadline if a member is gone."""
+        until, here = time.monotonic() + self._deadline, self._key("connects")
+        self._store.add(here, 1)
+        while (count := self._store.add(here, 0)) < self.size:
+            if time.monotonic() > until:
+                raise _native.PeerError(f"terse_torch: {count} of {self.size} ranks of '{self._name}' are here after {self._deadline} seconds")
+            time.sleep(0.005)
         store = torch.distributed.PrefixStore(self._key("group"), self._store)
         store.set_timeout(datetime.timedelta(seconds=self._deadline))
-        return _gloo(store, self.rank, self.size, datetime.timedelta(seconds=self._deadline))
+        # Gloo waits five times as long for a connection that a rank has not made before it died; others see at once that theirs is closed, and
+        # wait for the deadline in the next generation.
+        return _gloo(store, self.rank, self.size, datetime.timedelta(seconds=min(self._deadline, max(1.0, self._deadline / 10))))

@@ -115,6 +115,31 @@ def test_a_second_rank_may_die_while_the_others_connect():
     assert said[0][1][:2] == ([1, 2], 10)
 
 
+@pytest.mark.parametrize("after", [0.005, 0.01])
+def test_no_other_rank_is_lost_with_one_that_dies_while_it_connects(after):
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            members = members_of(folder, rank, ranks, deadline=10.0)
+            if rank == 0:
+                gloo = terse_torch._members._gloo  # pylint: disable=protected-access
+
+                def connect(*arguments):
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process
+                    signal.setitimer(signal.ITIMER_REAL, after)
+                    gloo(*arguments)
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+                terse_torch._members._gloo = connect  # pylint: disable=protected-access
+            begin = time.monotonic()
+            members.regroup()
+            if members.size == ranks:  # all were connected before
+                members.regroup()
+            return members.numbers, time.monotonic() - begin < 30.0
+
+        said = processes(5, program)
+    assert said[0][0] == "ended" and said[1:] == [("returned", ([1, 2, 3, 4], True))] * 4
+
+
 def store_of(folder, ranks):
     return torch.distributed.FileStore(str(pathlib.Path(folder) / "members"), ranks)
 
@@ -300,9 +325,9 @@ def test_a_rank_that_was_left_takes_none_with_it():
             if rank == 3:
                 wait_for(left)
                 waits.touch()
-                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE)
+                members = terse_torch.Members.join(store_of(folder, ranks), deadline=DEADLINE, patience=60)
                 return members.numbers
-            members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=2.0)
+            members = terse_torch.Members(store_of(folder, ranks), rank, 3, deadline=5.0)
             if rank == 2:
                 wait_for(waits)
                 until = time.monotonic() + 60
