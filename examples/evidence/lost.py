@@ -5,8 +5,7 @@ from evidence import Experiment, Row
 
 
 class Lost(Experiment):
-    """Eight asynchronous ranks, one slow and one lost at a random moment, with another one in its place or not: how soon the others go on,
-    and what it costs."""
+    """Eight asynchronous ranks, one slow and one lost, with another one in its place or not: how soon they go on, and what it costs."""
 
     packages = ["nlohmann-json3-dev", "libxxhash-dev", "zlib1g-dev", "libcli11-dev", "libfmt-dev"]
     data = ["dataset-fashion-mnist"]
