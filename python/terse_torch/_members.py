@@ -57,7 +57,7 @@ class Members:
               is about to call `regroup`, like them [a quarter of the deadline, at most 5]
     name      tells jobs apart that share a store
 
-    `group` is the process group, `numbers` are the members' numbers by their present ranks, and `rank` and `size` are the present ones.
+    `group` is the process group, for optimizers: the timeout of other messages over it is a tenth of the deadline. `numbers` are the members' numbers by their present ranks, and `rank` and `size` are the present ones.
     `joined` tells whether this rank has joined a running job."""
 
     def __init__(self, store, rank, size, deadline=60.0, grace=None, name="terse"):

@@ -91,7 +91,8 @@ class Threads {
   ///
   /// Collective among all ranks, on the transport that ThreadGroup::run, regroup or admit gave last; all get the answer that the first
   /// to call got. With `at_once` the first rank that finds a waiting one admits it, and others learn of it in their next call, which may
-  /// come after another step: for ranks that never wait for each other (AsyncSwarmSgd). Throws usage_error on a channel from `split`, and on a transport that was replaced; peer_error if a rank is lost.
+  /// come after another step: for ranks that never wait for each other (AsyncSwarmSgd). Otherwise it throws usage_error on a transport that
+  /// was replaced. Throws usage_error on a channel from `split`; peer_error if a rank is lost.
   std::optional<Regrouped<Threads>> admit(bool at_once = false);
 
   /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all request packets of one size.
