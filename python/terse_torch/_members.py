@@ -187,11 +187,14 @@ class Members:
 
     def _connect(self):
         """The process group of this generation. Raises a RuntimeError within the deadline if a member is gone."""
-        until, here = time.monotonic() + self._deadline, self._key("connects")
-        self._store.add(here, 1)
-        while (count := self._store.add(here, 0)) < self.size:
+        until = time.monotonic() + self._deadline
+        if self._store.add(self._key(f"here/{self.number}"), 1) > 1:
+            raise ValueError(f"terse_torch: another process is rank {self.number} of '{self._name}', or was in an earlier job of this store; "
+                             "jobs that share a store need names of their own")
+        missing = self.numbers
+        while missing := [number for number in missing if self._store.add(self._key(f"here/{number}"), 0) == 0]:
             if time.monotonic() > until:
-                raise _native.PeerError(f"terse_torch: {count} of {self.size} ranks of '{self._name}' are here after {self._deadline} seconds")
+                raise _native.PeerError(f"terse_torch: ranks {missing} of '{self._name}' are not here after {self._deadline} seconds")
             time.sleep(0.005)
         store = torch.distributed.PrefixStore(self._key("group"), self._store)
         store.set_timeout(datetime.timedelta(seconds=self._deadline))

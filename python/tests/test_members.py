@@ -389,4 +389,8 @@ def test_wrong_arguments_are_refused():
         assert terse_torch.Members(store, 0, 1, deadline=5).numbers == [0]
         with pytest.raises(ValueError, match="begins a job of 2 ranks, and another has begun it with 1"):
             terse_torch.Members(store, 1, 2, deadline=5)
+        with pytest.raises(ValueError, match="another process is rank 0 of 'terse', or was in an earlier job of this store"):
+            terse_torch.Members(store, 0, 1, deadline=5)
+        with pytest.raises(terse_torch.PeerError, match=r"ranks \[1\] of 'two' are not here after 0.3 seconds"):
+            terse_torch.Members(store, 0, 2, deadline=0.3, name="two")
     assert issubclass(terse_torch.PeerError, RuntimeError) and terse_torch.PeerError.culprit == -1
