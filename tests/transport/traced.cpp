@@ -218,18 +218,18 @@ TEST_CASE("a batch that is done may be waited for, as over the inner transport")
 }
 
 TEST_CASE("a wait may be longer than the group's deadline, as over the inner transport") {
-  ThreadGroup(2, 100ms).run([](Threads& transport) {
+  ThreadGroup(2, 300ms).run([](Threads& transport) {
     Network network(std::move(transport));
     std::byte place{1};
     if (network.rank() == 1) {
-      std::this_thread::sleep_for(400ms);
+      std::this_thread::sleep_for(900ms);
       const Send send{0, &place, 1};
       network.exchange({&send, 1}, {}, Phase::reduce).wait();
       return;
     }
     const Receive receive{1, &place, 1};
     network.exchange({}, {&receive, 1}, Phase::reduce).wait(20s);
-    CHECK(network.trace()->waits()[1].seconds > 0.2);
+    CHECK(network.trace()->waits()[1].seconds > 0.4);
   });
 }
 

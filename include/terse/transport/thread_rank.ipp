@@ -97,6 +97,7 @@ TERSE_CORE Threads::Ticket Threads::exchange(std::span<const Send> sends, std::s
     Shared::Lane& out = channel_->lane(rank_, send.peer);
     out[out.posted] = {Post::State::posted, send.data, send.bytes, phase, batch.call};
     batch.send_numbers.push_back(out.posted++);
+    shared_->pass_sign(world(rank_), world(send.peer));
     shared_->wake[world(send.peer)].notify_all();
   }
   for (const Receive& receive : receives)
@@ -283,6 +284,7 @@ TERSE_CORE bool Threads::advance(Batch& batch, std::unique_lock<std::mutex>& loc
     lock.lock();
     released = true;
     post.state = Post::State::taken;
+    shared_->pass_sign(member(channel, batch.rank), member(channel, receive.peer));
     shared_->wake[member(channel, receive.peer)].notify_all();
     batch.receive_numbers[k] = done;
     --batch.open;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -93,9 +94,9 @@ struct ThreadShared {
 
   std::chrono::milliseconds deadline;
   std::mutex mutex;
-  std::vector<std::condition_variable> wake;   // per world rank
-  std::vector<std::uint64_t> progress;         // batches posted
-  std::vector<Clock::time_point> here;         // time when this rank last reported that it is busy
+  std::vector<std::condition_variable> wake;  // per world rank
+  std::vector<std::uint64_t> progress;        // batches posted
+  std::vector<Clock::time_point> here;  // last report of work, by this rank or one that it has heard from
   std::vector<std::vector<Batch*>> under_way;  // per world rank: a wait advances all batches of its thread
   std::vector<char> left;                      // this rank's program has returned
   /// A channel that some of its ranks have not taken yet.
@@ -121,6 +122,10 @@ struct ThreadShared {
   /// them.
   std::shared_ptr<Channel> take(std::uint64_t parent, std::uint64_t split, int color,
                                 std::vector<int> members);
+
+  /// Extends the deadlines of waits that need `to`, which may itself have waited for `from`, as far as those that need `from`.
+  /// Called for each message at its posting and, in the other direction, when it is taken.
+  void pass_sign(std::size_t from, std::size_t to) { here[to] = std::max(here[to], here[from]); }
 
   void poison(int who, const std::string& why);
 
