@@ -13,10 +13,10 @@ import torch  # noqa: F401  before the extension, whose libraries are PyTorch's
 from ._compile import compile  # pylint: disable=redefined-builtin
 from ._hook import hook
 from ._members import Members
-from ._native import PeerError
+from ._native import MismatchError, PeerError
 from ._optimizer import Optimizer, check_transport
 from .methods import (Adam, DecentLaM, DiLoCo, Dion, ErrorFeedbackSgd, Lamb, Muon, OneBitAdam, OneBitLamb, PowerSgd, SparseLoCo,
                       StreamingDiLoCo, ZeroOneAdam)
 
 __all__ = ["Adam", "DecentLaM", "DiLoCo", "Dion", "ErrorFeedbackSgd", "Lamb", "Members", "Muon", "OneBitAdam", "OneBitLamb", "Optimizer",
-           "PeerError", "PowerSgd", "SparseLoCo", "StreamingDiLoCo", "ZeroOneAdam", "check_transport", "compile", "hook"]
+           "MismatchError", "PeerError", "PowerSgd", "SparseLoCo", "StreamingDiLoCo", "ZeroOneAdam", "check_transport", "compile", "hook"]

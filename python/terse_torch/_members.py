@@ -3,11 +3,16 @@
 
 import datetime
 import time
+import weakref
 
 import torch
 import torch.distributed
 
 from . import _native
+
+
+replaced = weakref.WeakSet()
+"""Process groups in whose place `Members` has made others."""
 
 
 def _gloo(store, rank, size, timeout):
@@ -33,21 +38,24 @@ class Members:
     """The ranks of a job that goes on when it loses some, or when others join: a process group over a store, and another one after each change.
 
         members = terse_torch.Members(store, rank, size, deadline=20)  # or Members.join(store, deadline=20)
-        optimizer = terse_torch.DiLoCo(model.named_parameters(), lr=1e-3, period=30, process_group=members.group, joins=members.joined,
-                                       deadline=20)
-        lost = None
-        while optimizer.steps < total:
+        optimizer, changed, lost = None, True, None
+        while changed or optimizer.steps < total:
             if lost:
                 members.regroup(lost)
+            lost = None
             try:
-                if lost:
+                if optimizer is None:
+                    optimizer = terse_torch.DiLoCo(model.named_parameters(), lr=1e-3, period=30, process_group=members.group,
+                                                   joins=members.joined, deadline=20)
+                elif changed:
                     optimizer.carry_over(members.group)
-                lost = None
+                changed = False
                 optimizer.zero_grad(); loss(model, members.number).backward(); optimizer.step()
-                if optimizer.steps % 30 == 0 and members.admit():
-                    optimizer.carry_over(members.group)
-            except terse_torch.PeerError as failure:
-                lost = failure
+                changed = optimizer.steps % 30 == 0 and members.admit()
+            except (terse_torch.PeerError, terse_torch.MismatchError) as failure:
+                if optimizer is None and isinstance(failure, terse_torch.MismatchError):
+                    raise  # this rank has other settings
+                lost, changed = failure, True
 
     store     a torch.distributed store that outlives each rank: a FileStore, or a TCPStore whose server runs in a process that is
               no rank, such as the launcher; its timeout becomes the deadline
@@ -100,7 +108,7 @@ class Members:
         self._store, self._deadline, self._name = store, deadline, name
         self._grace = min(deadline / 4, 5.0) if grace is None else min(grace, deadline)
         self._generation = self._asked = self._tickets = 0
-        self.group, self.joined = None, False
+        self.group, self.joined, self._guests = None, False, ()
 
     @property
     def rank(self):
@@ -111,12 +119,15 @@ class Members:
         return len(self.numbers)
 
     def regroup(self, lost=None):
-        """Goes on without lost ranks, after a PeerError: `group` becomes one of the ranks that call this. It returns the numbers of the lost
-        ranks. Lost are those that don't call it in time. Collective among the ranks that are left. Raises a PeerError if the others have gone on without this rank.
+        """Goes on without lost ranks, after a PeerError, or a MismatchError since ranks have joined with other settings: `group` becomes one
+        of the ranks that call this. It returns the numbers of the lost ranks. Lost are those that don't call it in time. Collective among the
+        ranks that are left. Raises a PeerError if the others have gone on without this rank, and the MismatchError if no rank is lost.
         Messages of the group before fail: let go of it, and of what was made with it (optimizer.carry_over does)."""
-        culprit = getattr(lost, "culprit", -1)
+        culprit, mismatch = getattr(lost, "culprit", -1), isinstance(lost, _native.MismatchError)
         before = self.numbers
-        self._go_on(self.numbers[culprit] if 0 <= culprit < self.size else -1)
+        self._go_on(self.numbers[culprit] if 0 <= culprit < self.size else -1, suspects=self._guests if mismatch else ())
+        if mismatch and self.numbers == before:
+            raise lost
         return [number for number in before if number not in self.numbers]
 
     def admit(self):
@@ -130,15 +141,19 @@ class Members:
         guests = [self._first + ticket for ticket in waiting if self._decide(f"{self._name}/ticket/{ticket}", "admitted") != "withdrawn"]
         if guests:
             self._go_on(-1, guests)
+        self._guests = guests
         return bool(guests)
 
-    def _go_on(self, blamed, guests=()):
-        """Connects the members that are left, and guests. If that fails, tries again without the ranks that are lost by then."""
+    def _go_on(self, blamed, guests=(), suspects=()):
+        """Connects the members that are left, and guests. If that fails, tries again without the ranks that are lost by then. Suspects are
+        waited for as long as ranks that are blamed."""
+        if self.group is not None:
+            replaced.add(self.group)
         self.group, tries = None, 0
         self._check_present()
         while self.group is None:
             self._generation, self._asked = self._generation + 1, 0
-            self.numbers = self._agree(blamed, guests)
+            self.numbers = self._agree(blamed, guests, suspects)
             self._check_present()
             try:
                 self.group = self._connect()
@@ -146,7 +161,7 @@ class Members:
                 tries += 1
                 if tries > len(self.numbers):
                     raise _native.PeerError(f"terse_torch: the ranks that are left can't connect: {failure}") from failure
-                blamed, guests = -1, ()
+                blamed, guests, suspects = -1, (), ()
 
     def _check_present(self):
         if self.number not in self.numbers:
@@ -159,7 +174,7 @@ class Members:
     def _key(self, what):
         return f"{self._name}/{self._generation}/{what}"
 
-    def _agree(self, blamed, guests):
+    def _agree(self, blamed, guests, suspects):
         """The members of this generation: of the ranks that the first one here has called, those that the first one to decide has found here."""
         called = self._decide(self._key("called"), ";".join(_text(part) for part in ([self._tickets], self.numbers, guests)))
         (self._tickets,), before, guests = map(_numbers, called.split(";"))
@@ -178,7 +193,7 @@ class Members:
             if not missing or since >= self._deadline or self._store.add(self._key("decided"), 0) > 0:
                 break
             # A guest does nothing but wait for its call.
-            if since >= self._grace and missing <= {*guests, *blames.values()}:
+            if since >= self._grace and missing <= {*guests, *suspects, *blames.values()}:
                 break
             time.sleep(0.005)
         numbers = _numbers(self._decide(self._key("members"), _text(sorted(blames))))

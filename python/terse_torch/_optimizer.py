@@ -10,7 +10,7 @@ import weakref
 import torch
 import torch.distributed
 
-from . import _native
+from . import _members, _native
 
 
 def group_of(process_group):
@@ -187,8 +187,8 @@ class Optimizer(torch.optim.Optimizer):
                 method, first, group, math.ceil(1000 * min(deadline, 1e9)), layout, seed, skip_non_finite,
                 math.inf if max_norm is None else max_norm, slice_bytes, compare_every, most_masked,
                 torch.cuda.current_stream(where).cuda_stream if where.type == "cuda" else 0)
-        self._over = over
-        _, self._native = over(group_of(process_group))
+        self._over, self._group = over, group_of(process_group)
+        _, self._native = over(self._group)
         self._method = saved_as or method
         self._values, self._gradients = torch.zeros(layout.size, device=where), torch.zeros(layout.size, device=where)
         with torch.no_grad():
@@ -226,6 +226,7 @@ class Optimizer(torch.optim.Optimizer):
             if gradients != self._versions():
                 raise ValueError("terse_torch: gradients were changed between overlap() and step(), and have left before: clip by max_norm=, "
                                  "or leave overlap() out")
+        self._check_group()
         self._read()
         for segment in self._segments:
             segment.take()
@@ -242,14 +243,20 @@ class Optimizer(torch.optim.Optimizer):
         regroup, and try again. Raises a ValueError for methods whose state can't do without a lost rank's, such as PowerSgd: those load files."""
         before, scales = self._native, self._scales
         self._overlap, self._travels = None, False
-        self._scales, self._native = self._over(group_of(process_group))
+        group = group_of(process_group)
+        self._scales, self._native = self._over(group)
         try:
             self._rescale(scales)
             self._native.carry_over(before, self._values.data_ptr())
         except Exception:
             self._native, self._scales = before, scales
             raise
+        self._group = group
         self._written()
+
+    def _check_group(self):
+        if self._group in _members.replaced:
+            raise ValueError("terse_torch: Members has made another process group since: call carry_over(members.group) before the next step")
 
     # GradScaler calls `step` with its scale then, and step says why not.
     _step_supports_amp_scaling = True
@@ -258,6 +265,7 @@ class Optimizer(torch.optim.Optimizer):
     def overlap(self, gradient_scale=1.0):
         """Lets gradients travel while the one backward pass inside of it computes others; `step` follows."""
         self._install()
+        self._check_group()
         with torch.no_grad():
             self._read()
         self._native.begin(self._values.data_ptr(), self._gradients.data_ptr(), self._rates(), gradient_scale)

@@ -302,6 +302,125 @@ def test_ranks_join_one_after_another():
     assert said[0][0] == [0, 1, 2, 3] and all(one == said[0] for one in said)
 
 
+def keep_on(members, model, last, lr=0.01, admitted=lambda optimizer: None):
+    """The loop of a rank that loses others and admits others until step `last(optimizer)`."""
+    optimizer, changed, lost, until = None, True, None, time.monotonic() + 100
+    while changed or optimizer.steps < last(optimizer):
+        assert time.monotonic() < until
+        if lost:
+            members.regroup(lost)
+        lost = None
+        try:
+            if optimizer is None:
+                optimizer = terse_torch.ErrorFeedbackSgd(model.named_parameters(), lr=lr, process_group=members.group, joins=members.joined,
+                                                         deadline=DEADLINE)
+            elif changed:
+                optimizer.carry_over(members.group)
+            changed = False
+            train(model, optimizer, members.number, [optimizer.steps])
+            changed = optimizer.steps % 3 == 0 and members.admit()
+            if changed:
+                admitted(optimizer)
+        except (terse_torch.PeerError, terse_torch.MismatchError) as failure:
+            if optimizer is None and isinstance(failure, terse_torch.MismatchError):
+                raise
+            lost, changed = failure, True
+    return optimizer
+
+
+def thirty_more(members, size, numbers):
+    """The last step: thirty after the ranks have become `numbers`, of which each rank may learn at another step between two admissions."""
+    found = []
+
+    def last(optimizer):
+        if not found and members.size == size and members.numbers == numbers:
+            found.append(optimizer.steps // 3 * 3 + 30)
+        return found[0] if found else 1000000
+
+    return last
+
+
+def test_a_rank_with_other_settings_ends_alone():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            model, store, begin = net(), store_of(folder, ranks), time.monotonic()
+            if rank < 2:
+                members = terse_torch.Members(store, rank, 2, deadline=DEADLINE, grace=1.0)
+            else:
+                members = terse_torch.Members.join(store, deadline=DEADLINE)
+                with pytest.raises(terse_torch.MismatchError, match="learning_rate is 0.0.* there and 0.5"):
+                    keep_on(members, model, lambda _: 0, lr=0.5)
+                members = terse_torch.Members.join(store, deadline=DEADLINE)
+            optimizer = keep_on(members, model, thirty_more(members, 3, [0, 1, 3]))
+            assert time.monotonic() - begin < DEADLINE, "the ranks have waited for the one that has ended"
+            return members.numbers, optimizer.steps, values(model)
+
+        said = on_ranks(3, program)
+    assert said[0][0] == [0, 1, 3] and said[0] == said[1] == said[2]
+
+
+def test_a_rank_that_joins_goes_on_when_another_is_lost_meanwhile():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            model, store = net(), store_of(folder, ranks)
+            if rank < 3:
+                members = terse_torch.Members(store, rank, 3, deadline=DEADLINE, grace=2.0)
+            else:
+                members = terse_torch.Members.join(store, deadline=DEADLINE, grace=2.0)
+
+            def admitted(_):
+                if rank == 1:  # the others, and the one that joins, are making optimizers
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            optimizer = keep_on(members, model, thirty_more(members, 3, [0, 2, 3]), admitted=admitted)
+            return members.numbers, optimizer.steps, values(model)
+
+        said = processes(4, program)
+    assert said[1] == ("ended", None)
+    assert said[0][0] == "returned" and said[0][1][0] == [0, 2, 3], said
+    assert said[0] == said[2] == said[3]
+
+
+def test_ranks_that_differ_from_the_first_step_on_are_told_so():
+    def program(rank, ranks):
+        with pytest.raises(terse_torch.MismatchError, match="learning_rate"):
+            terse_torch.ErrorFeedbackSgd(net().named_parameters(), lr=0.1 + rank)
+        return True
+
+    assert on_ranks(2, program) == [True, True]
+    with tempfile.TemporaryDirectory() as folder:
+        members, failure = terse_torch.Members(store_of(folder, 1), 0, 1, deadline=5), terse_torch.MismatchError("settings")
+        with pytest.raises(terse_torch.MismatchError, match="settings"):
+            members.regroup(failure)
+
+
+def test_a_step_over_the_ranks_before_is_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        def program(rank, ranks):
+            model, store = net(), store_of(folder, ranks)
+            if rank == 1:
+                members = terse_torch.Members.join(store, deadline=DEADLINE)
+                optimizer = terse_torch.ErrorFeedbackSgd(model.named_parameters(), lr=0.01, process_group=members.group, joins=True)
+            else:
+                members = terse_torch.Members(store, 0, 1, deadline=DEADLINE)
+                optimizer = terse_torch.ErrorFeedbackSgd(model.named_parameters(), lr=0.01, process_group=members.group)
+                train(model, optimizer, 0, range(2))
+                until = time.monotonic() + 60
+                while not members.admit():
+                    assert time.monotonic() < until
+                with pytest.raises(ValueError, match="call carry_over.members.group. before the next step"):
+                    train(model, optimizer, 0, [2])
+                with pytest.raises(ValueError, match="call carry_over.members.group. before the next step"):
+                    with optimizer.overlap():
+                        pass
+                optimizer.carry_over(members.group)
+            train(model, optimizer, rank, [2])
+            return optimizer.steps, values(model)
+
+        said = on_ranks(2, program)
+    assert said[0] == said[1] and said[0][0] == 3
+
+
 def test_a_rank_that_dies_while_it_waits_delays_the_others_by_the_grace():
     with tempfile.TemporaryDirectory() as folder:
         def program(rank, ranks):

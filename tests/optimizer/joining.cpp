@@ -84,6 +84,8 @@ TEST_CASE("a thread joins a group, and messages reach it") {
         CHECK(wider->transport.rank() == rank);
         CHECK_THROWS_WITH_AS(transport.admit(), doctest::Contains("the ranks have gone on in another group"),
                              terse::usage_error);
+        CHECK_THROWS_WITH_AS(terse::barrier(transport),
+                             doctest::Contains("this rank has gone on in another group"), terse::usage_error);
         together(wider->transport, rank);
       },
       [&](Threads& transport) {
@@ -453,42 +455,66 @@ TEST_CASE("ranks join while means and meetings are in flight") {
               13, 0.3F, false);
   check_joins(terse::NonBlockingSwarmSgd<Sgd>{.inner = inner, .schedule = {.period = 4}}, 13, 0.5F, false);
 }
-TEST_CASE("ranks join one after another: those that have joined admit with the others") {
+TEST_CASE("ranks join one after another, and one with other settings ends alone") {
   using Trainer = terse::Optimizer<terse::MomentumSgd<>, Threads>;
   const terse::Layout layout = layout_of();
   ThreadGroup group(2, 20s);
   std::vector<Event> sizes(5);
   std::mutex mutex;
   std::vector<std::vector<float>> models;
-  const auto program = [&](Threads& transport, bool joins) {
+  const auto train = [&](Threads& transport, const terse::MomentumSgd<>& recipe, bool joins) {
     std::vector<float> x(static_cast<std::size_t>(layout.size()), 10.0F), g(x.size());
-    auto optimizer = std::make_unique<Trainer>(inner, transport, layout);
-    if (joins) terse::carry_over(*optimizer, x);
+    std::unique_ptr<Trainer> optimizer;
+    bool changed = true, lost = false;
     std::uint64_t last = 100000;
-    while (optimizer->steps() < last) {
-      gradient(transport.rank(), x, g);
-      optimizer->step(x, g);
-      if (optimizer->steps() % 3 == 0)
-        if (auto wider = transport.admit()) {
-          transport = std::move(wider->transport);
-          auto next = std::make_unique<Trainer>(inner, transport, layout);
-          terse::carry_over(*optimizer, *next, x);
+    while (changed || optimizer->steps() < last) {
+      if (lost) transport = transport.regroup().transport;
+      lost = false;
+      try {
+        if (changed) {
+          auto next = std::make_unique<Trainer>(recipe, transport, layout);
+          if (optimizer)
+            terse::carry_over(*optimizer, *next, x);
+          else if (joins)
+            terse::carry_over(*next, x);
           optimizer = std::move(next);
+          changed = false;
+          sizes[static_cast<std::size_t>(transport.size())].set();
         }
-      if (transport.size() == 4 && last == 100000) last = optimizer->steps() / 3 * 3 + 30;
-      sizes[static_cast<std::size_t>(transport.size())].set();
-      std::this_thread::sleep_for(100us);
+        gradient(transport.rank(), x, g);
+        optimizer->step(x, g);
+        if (transport.size() == 4 && last == 100000) last = optimizer->steps() / 3 * 3 + 30;
+        if (optimizer->steps() % 3 == 0)
+          if (auto wider = transport.admit()) {
+            transport = std::move(wider->transport);
+            changed = true;
+          }
+        std::this_thread::sleep_for(100us);
+      } catch (const peer_error&) {
+        lost = changed = true;
+      } catch (const terse::mismatch_error&) {
+        if (!optimizer) throw;
+        lost = changed = true;
+      }
     }
     const std::lock_guard lock(mutex);
     models.push_back(x);
   };
+  const auto join = [&](std::size_t present, float rate) {
+    CHECK(sizes[present].wait());
+    terse::MomentumSgd<> recipe = inner;
+    recipe.learning_rate = rate;
+    group.add_rank([&](Threads& transport) { train(transport, recipe, true); }, 100s);
+  };
   std::vector<std::thread> guests;
   for (const std::size_t present : {std::size_t{2}, std::size_t{3}})
     guests.emplace_back([&, present] {
-      CHECK(sizes[present].wait());
-      group.add_rank([&](Threads& transport) { program(transport, true); }, 100s);
+      CHECK_THROWS_WITH_AS(join(present, 0.5F),
+                           doctest::Contains("rank 0 was set up with other hyper-parameters"),
+                           terse::mismatch_error);
+      join(present, inner.learning_rate);
     });
-  group.run([&](Threads& transport) { program(transport, false); });
+  group.run([&](Threads& transport) { train(transport, inner, false); });
   for (std::thread& one : guests) one.join();
   REQUIRE(models.size() == 4);
   for (const std::vector<float>& model : models) CHECK(model == models[0]);
@@ -502,7 +528,8 @@ TEST_CASE("ranks join gossip with the model of a rank that was there") {
 }
 
 TEST_CASE(
-    "a rank that is lost in any batch of a carry_over leaves parameters as they were, and the others try "
+    "a rank that is lost in any batch of an optimizer's constructor or a carry_over leaves parameters as "
+    "they were, and the others try "
     "again") {
   using Faulty = terse::test::Trapped<Threads>;
   using Recipe = terse::DiLoCo<terse::MomentumSgd<>>;
@@ -514,7 +541,7 @@ TEST_CASE(
     std::atomic<int> lost = 0, ended = 0;
     std::mutex mutex;
     std::vector<std::vector<float>> models;
-    // Rank 0, which is ahead, throws in batch `at` of its carry_over.
+    // Rank 0, which is ahead, throws in batch `at` of them.
     const auto carry = [&](Threads& transport, std::vector<float>& x, const auto& attempt) {
       const bool victim = transport.rank() == 0 && transport.size() == 4;
       const std::vector<float> own = x;
@@ -522,8 +549,8 @@ TEST_CASE(
         terse::test::Trap trap;
         Faulty channel(transport.split(0, transport.rank()), trap);
         try {
-          terse::Optimizer now{recipe, channel, layout};
           if (victim) trap.at = trap.batches + at;
+          terse::Optimizer now{recipe, channel, layout};
           attempt(now);
           trap.at = -1;
           std::vector<float> g(x.size());

@@ -155,10 +155,15 @@ TEST_CASE("ranks that disagree lose none, and regroup says so instead of letting
 }
 
 TEST_CASE("one rank may be all that is left, and calls at the wrong time are refused") {
-  Event passed;
-  ThreadGroup(2).run([&](Threads& transport) {
+  Event passed, refused[2];
+  ThreadGroup(2, 1s).run([&](Threads& transport) {
+    // One after the other, and both together.
+    if (transport.rank() == 1) CHECK(refused[0].wait());
     CHECK_THROWS_WITH_AS(transport.regroup(), doctest::Contains("no rank of this group is lost"),
                          terse::usage_error);
+    refused[transport.rank()].set();
+    CHECK(refused[1].wait());
+    CHECK_THROWS_WITH_AS(transport.regroup(), doctest::Contains("so none is lost"), terse::usage_error);
     Threads channel = transport.split(0, transport.rank());
     CHECK_THROWS_WITH_AS(channel.regroup(), doctest::Contains("a channel that split has made"),
                          terse::usage_error);
@@ -174,6 +179,23 @@ TEST_CASE("one rank may be all that is left, and calls at the wrong time are ref
     CHECK(numbers == std::vector<int>{0});
     terse::barrier(alone);
   });
+}
+
+TEST_CASE("regroup waits for the end of a rank that others know to be wrong before it is") {
+  for (const bool throws : {true, false}) {
+    CAPTURE(throws);
+    std::atomic<int> sum = 0;
+    ThreadGroup(3, 2s).run([&](Threads& transport) {
+      if (transport.rank() == 1) {
+        std::this_thread::sleep_for(100ms);
+        if (throws) throw std::runtime_error("wrong settings");
+        return;
+      }
+      Threads two = transport.regroup().transport;
+      sum += static_cast<int>(sum_of(two, 1));
+    });
+    CHECK(sum == 4);
+  }
 }
 
 TEST_CASE("SGD and Adam go on from equal replicas, wherever a rank was lost") {
@@ -261,10 +283,12 @@ TEST_CASE("asynchronous ranks go on with counts of their own") {
           terse::carry_over(before, now, x);
           CHECK(now.steps() == static_cast<std::uint64_t>(5 + ranks.rank()));
           std::vector<float> g(x.size());
-          while (now.steps() < 300) {
+          for (int round = 0; round < 290; ++round) {
             gradient(ranks.rank(), x, g);
             now.step(x, g);
+            terse::barrier(ranks);  // or one rank could be done before the others begin
           }
+          CHECK(now.steps() == static_cast<std::uint64_t>(295 + ranks.rank()));
           terse::mean(ranks, x);
           CHECK(x[0] == doctest::Approx(1).epsilon(0.5));
         }) == 3);

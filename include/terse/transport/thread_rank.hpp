@@ -72,16 +72,16 @@ class Threads {
 
   Threads split(int color, int key);
 
-  /// Goes on without the ranks that are lost, after a peer_error: returns a transport among all ranks that call it, in the order of
-  /// their numbers. Lost are ranks whose programs have ended, the rank that the peer_error names, and those that don't call it
+  /// Goes on without the ranks that are lost, after a peer_error, or after a mismatch_error of a rank that joins: returns a transport
+  /// among all ranks that call it, in the order of their numbers. Lost are ranks whose programs have ended, the rank that the peer_error names, and those that don't call it
   /// within the group's deadline; if they communicate later, they get a peer_error. Returns at once when all others have called it,
   /// so no survivor should work for longer than the deadline without a call (`here` tells it of the loss).
   ///
   ///     try { ... } catch (const terse::peer_error&) { auto [ranks, before] = transport.regroup(); ... }
   ///
   /// Collective among the survivors, on the transport that ThreadGroup::run, regroup or admit gave last. Optimizers, channels and
-  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`, and if no rank is lost, as when ranks make different calls; peer_error if
-  /// the others have gone on without this rank. Cost: no messages.
+  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`; if all ranks call it, as when they make different
+  /// calls; and if no rank is lost within the deadline. Throws peer_error if the others have gone on without this rank. Cost: no messages.
   Regrouped<Threads> regroup();
 
   /// Admits the threads that wait in ThreadGroup::add_rank: returns a transport among the ranks and, after them, those that join; nothing if
@@ -91,8 +91,9 @@ class Threads {
   ///
   /// Collective among all ranks, on the transport that ThreadGroup::run, regroup or admit gave last; all get the answer that the first
   /// to call got. With `at_once` the first rank that finds a waiting one admits it, and others learn of it in their next call, which may
-  /// come after another step: for ranks that never wait for each other (AsyncSwarmSgd). Otherwise it throws usage_error on a transport that
-  /// was replaced. Throws usage_error on a channel from `split`; peer_error if a rank is lost.
+  /// come after another step: for ranks that never wait for each other (AsyncSwarmSgd). A rank that has gone on in a wider group gets
+  /// usage_error from optimizers and channels of the old one, and from its `admit` unless `at_once`. Throws usage_error on a channel from
+  /// `split`; peer_error if a rank is lost.
   std::optional<Regrouped<Threads>> admit(bool at_once = false);
 
   /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all request packets of one size.
@@ -114,9 +115,8 @@ class Threads {
 
   Batch& unused_batch();
 
-  void check(Phase phase) const {
-    if (!shared_->reason.empty()) give_up("in " + detail::place_of(phase, detail::Call::current()));
-  }
+  /// Throws peer_error if the group has given up, and usage_error if this rank has gone on in another one.
+  void check(Phase phase) const;
   [[noreturn]] void give_up(const std::string& where) const;
 
   /// Throws peer_error if a peer's program has returned, because the peer then sends and takes no more messages.

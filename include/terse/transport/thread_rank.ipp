@@ -139,21 +139,23 @@ TERSE_CORE Regrouped<Threads> Threads::regroup() {
   const std::size_t me = world(rank_);
   std::unique_lock lock(shared_->mutex);
   require_whole("regroup");
-  if (shared_->reason.empty())
-    throw usage_error(
-        "regroup is for ranks that have lost one, after a peer_error: no rank of this group is lost", rank_);
   if (shared_->next == nullptr && static_cast<int>(me) != shared_->culprit) {
-    shared_->asks[me] = 1;
-    for (std::condition_variable& one : shared_->wake) one.notify_all();
-    wake().wait_until(lock, detail::time_after(shared_->deadline),
-                      [&] { return shared_->next != nullptr || shared_->all_ask(); });
-    if (shared_->next == nullptr) {
-      if (std::count(shared_->asks.begin(), shared_->asks.end(), 0) == 0)
-        throw usage_error("all ranks have called regroup, so none is lost, and the error would come again: " +
-                              shared_->reason,
-                          rank_);
-      shared_->go_on();
+    const std::uint64_t refused = shared_->refused;
+    shared_->ask(me);
+    // A rank that others have refused may not have ended its program yet.
+    wake().wait_until(lock, detail::time_after(shared_->deadline), [&] {
+      return shared_->next != nullptr || shared_->refused != refused || shared_->all_ask();
+    });
+    if (shared_->refused != refused)
+      throw usage_error(
+          "all ranks have called regroup, so none is lost" +
+              (shared_->reason.empty() ? "" : ", and the error would come again: " + shared_->reason),
+          rank_);
+    if (shared_->next == nullptr && shared_->reason.empty() && !shared_->all_ask()) {
+      shared_->asks[me] = 0;
+      throw usage_error("regroup is for ranks that have lost one: no rank of this group is lost", rank_);
     }
+    if (shared_->next == nullptr) shared_->go_on();
   }
   return next_group();
 }
@@ -184,12 +186,22 @@ TERSE_CORE void Threads::require_whole(const char* what) const {
         rank_);
 }
 
+TERSE_CORE void Threads::check(Phase phase) const {
+  if (!shared_->reason.empty()) give_up("in " + detail::place_of(phase, detail::Call::current()));
+  if (shared_->moved[world(rank_)] != 0)
+    throw usage_error(
+        "this rank has gone on in another group: make optimizers and channels with the transport that admit "
+        "or regroup has returned, and carry_over to them",
+        rank_);
+}
+
 TERSE_CORE Regrouped<Threads> Threads::next_group() const {
   const int me = static_cast<int>(world(rank_));
   const std::vector<int>& before = shared_->before;
   const auto place = std::find(before.begin(), before.end(), me);
   if (place == before.end())
     throw peer_error("the other ranks go on without this one: " + shared_->reason, shared_->culprit, me);
+  shared_->moved[static_cast<std::size_t>(me)] = 1;
   return {Threads(shared_->next, shared_->next_channel, static_cast<int>(place - before.begin())), before};
 }
 

@@ -112,6 +112,8 @@ struct ThreadShared {
   std::shared_ptr<Door> door;
   // Of Threads::regroup and admit:
   std::vector<char> asks;              // per world rank: it has asked to go on after a loss
+  std::uint64_t refused = 0;           // times that all ranks have asked, so that none is lost
+  std::vector<char> moved;             // per world rank: it has gone on in another group
   std::vector<std::uint64_t> admits;   // per world rank: its calls of admit
   std::uint64_t admitted = 0;          // calls of admit whose outcome is known
   std::vector<int> before;             // by rank in `next`: its world rank here, or -1 for one that joins
@@ -129,6 +131,8 @@ struct ThreadShared {
 
   void poison(int who, const std::string& why);
 
+  /// Notes that a rank asks to go on after a loss.
+  void ask(std::size_t rank);
   /// Checks whether all ranks that may go on have asked to: all but those whose programs have ended, and the culprit.
   bool all_ask() const;
   /// Makes the group of the ranks that have asked.

@@ -26,6 +26,7 @@ TERSE_CORE ThreadShared::ThreadShared(int ranks, std::chrono::milliseconds deadl
       left(static_cast<std::size_t>(ranks)),
       door(std::move(door_)),
       asks(static_cast<std::size_t>(ranks)),
+      moved(static_cast<std::size_t>(ranks)),
       admits(static_cast<std::size_t>(ranks)) {
   for (std::vector<Batch*>& batches : under_way) batches.reserve(16);  // more only on demand
 }
@@ -49,6 +50,15 @@ TERSE_CORE void ThreadShared::poison(int who, const std::string& why) {
   if (!reason.empty()) return;
   culprit = who;
   reason = why;
+  for (std::condition_variable& one : wake) one.notify_all();
+}
+
+TERSE_CORE void ThreadShared::ask(std::size_t rank) {
+  asks[rank] = 1;
+  if (std::count(asks.begin(), asks.end(), 0) == 0) {
+    ++refused;
+    std::fill(asks.begin(), asks.end(), char{0});
+  }
   for (std::condition_variable& one : wake) one.notify_all();
 }
 

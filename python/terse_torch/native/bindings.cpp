@@ -70,6 +70,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       PyErr_NewException("terse_torch.PeerError", PyExc_RuntimeError, nullptr);
   py::handle(peer_error).attr("culprit") = -1;
   module.attr("PeerError") = py::handle(peer_error);
+  static PyObject* const mismatch_error =
+      PyErr_NewException("terse_torch.MismatchError", PyExc_RuntimeError, nullptr);
+  module.attr("MismatchError") = py::handle(mismatch_error);
   py::register_exception_translator([](std::exception_ptr failure) {
     try {
       std::rethrow_exception(failure);
@@ -77,6 +80,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       const py::object raised = py::handle(peer_error)(error.what());
       raised.attr("culprit") = error.culprit();
       PyErr_SetObject(peer_error, raised.ptr());
+    } catch (const terse::mismatch_error& error) {
+      PyErr_SetString(mismatch_error, error.what());
     } catch (const terse::usage_error& error) {
       PyErr_SetString(PyExc_ValueError, error.what());
     } catch (const terse::error& error) {
