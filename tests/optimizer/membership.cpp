@@ -6,6 +6,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "membership_support.hpp"
@@ -28,6 +29,14 @@ using terse::test::inner;
 using terse::test::layout_of;
 using terse::test::state_of;
 using terse::test::sum_of;
+
+template <class H>
+H number(float value) {
+  if constexpr (std::is_same_v<H, float>)
+    return value;
+  else
+    return terse::narrowed<H>(value);
+}
 
 TEST_CASE("the other ranks go on without one that throws, and the group doesn't throw its exception") {
   std::vector<std::vector<int>> before(4);
@@ -206,6 +215,18 @@ TEST_CASE("1-bit Adam goes on; errors of other owners start at 0") {
   check_goes_on(terse::OneBitAdam<>{.learning_rate = 0.05F, .preconditioner = {.freeze = terse::AtStep{8}}},
                 0.15F, true);
 }
+TEST_CASE("methods of two stages go on when a rank is lost in the step that ends the first one") {
+  check_goes_on(terse::OneBitAdam<>{.learning_rate = 0.05F, .preconditioner = {.freeze = terse::AtStep{13}}},
+                0.15F, true);
+  check_goes_on(terse::OneBitLamb<>{.learning_rate = 0.02F, .preconditioner = {.freeze = terse::AtStep{13}}},
+                0.3F, true);
+  check_goes_on(terse::ErrorFeedbackSgd<>{.learning_rate = 0.05F, .warmup_steps = 13}, 0.15F, true);
+  // The norm of each step of the first stage counts six steps later.
+  check_goes_on(terse::OneBitAdam<>{.learning_rate = 0.05F,
+                                    .preconditioner = {.freeze = terse::VarianceRatio{.threshold = 0.7F,
+                                                                                      .horizon = 6}}},
+                0.15F, true);
+}
 TEST_CASE("Local SGD, DiLoCo, SparseLoCo and NoLoCo go on between meetings and in them") {
   check_goes_on(terse::LocalSgd<terse::MomentumSgd<>>{.inner = inner, .period = 4}, 0.1F, true);
   check_goes_on(
@@ -277,6 +298,26 @@ TEST_CASE(
         }) == 3);
 }
 
+TEST_CASE("ranks behind keep the stage of an inner recipe that runs alone") {
+  const terse::LocalSgd<terse::OneBitAdam<>> recipe{
+      .inner = {.learning_rate = 0.1F, .preconditioner = {.freeze = terse::AtStep{6}}}, .period = 50};
+  CHECK(after_a_loss(recipe, [](auto& before, auto& now, Threads& ranks, std::vector<float>& x) {
+          terse::carry_over(before, now, x);
+          CHECK(now.steps() == 7);
+          auto own = state_of(before), state = state_of(now);
+          CHECK(state.at("inner_compresses")[0] == static_cast<std::byte>(ranks.rank() == 0 ? 0 : 1));
+          for (const char* part : {"inner_compresses", "inner_mask", "inner_variance", "inner_momentum"})
+            CHECK_MESSAGE(state.at(part) == own.at(part), part);
+          std::vector<float> g(x.size());
+          while (now.steps() < 50) {
+            gradient(ranks.rank(), x, g);
+            now.step(x, g);
+          }
+          CHECK(terse::all_gather(ranks, x[0]) == std::vector<float>(3, x[0]));
+          CHECK(x[0] == doctest::Approx(1).epsilon(0.5));
+        }) == 3);
+}
+
 TEST_CASE("asynchronous ranks go on with counts of their own") {
   const terse::AsyncSwarmSgd<terse::MomentumSgd<>> recipe{.inner = inner, .period = 2};
   CHECK(after_a_loss(recipe, [](auto& before, auto& now, Threads& ranks, std::vector<float>& x) {
@@ -292,6 +333,72 @@ TEST_CASE("asynchronous ranks go on with counts of their own") {
           terse::mean(ranks, x);
           CHECK(x[0] == doctest::Approx(1).epsilon(0.5));
         }) == 3);
+}
+
+TEST_CASE("a rank that has taken no step gets the model of the one that is ahead") {
+  const auto check = [](auto numbers) {
+    using N = decltype(numbers);
+    using H = typename N::parameter;
+    const terse::SwarmSgd<terse::MomentumSgd<>> recipe{.inner = inner, .schedule = {.period = 50}};
+    const terse::Layout layout = layout_of();
+    std::atomic<int> done = 0;
+    Event passed;
+    ThreadGroup(3, 20s).run([&](Threads& transport) {
+      const int me = transport.rank();
+      std::vector<H> x(static_cast<std::size_t>(layout.size()), number<H>(10)), g(x.size(), number<H>(1)),
+          zero(x.size(), number<H>(0));
+      terse::Optimizer before{recipe, transport, layout, {}, terse::executor::host{}, N{}};
+      for (int step = 0; me != 0 && step < 3; ++step) before.step(x, g);
+      if (me == 2) {
+        CHECK(passed.wait());
+        throw std::runtime_error("lost");
+      }
+      if (me == 1) passed.set();
+      CHECK_THROWS_AS(terse::barrier(transport), peer_error);
+      Threads ranks = transport.regroup().transport;
+      terse::Optimizer now{recipe, ranks, layout, {}, terse::executor::host{}, N{}};
+      const std::vector<H> own = x;
+      CHECK(terse::carry_over(before, now, x).ahead == 1);
+      CHECK(now.steps() == 3);
+      CHECK((x == own) == (me == 1));
+      now.step(x, zero);  // of the momentum alone
+      CHECK(terse::widened(x[0]) > 9.0F);
+      const auto all = terse::all_gather(ranks, terse::widened(x[0]));
+      CHECK(all[0] == all[1]);
+      ++done;
+    });
+    CHECK(done == 2);
+  };
+  check(terse::Numbers<float>{});
+  check(terse::Numbers<terse::bf16>{});
+}
+
+TEST_CASE("masters of a 16-bit model are carried over") {
+  const terse::MomentumSgd<> sgd{.learning_rate = 1, .momentum_correction = {.momentum = 0}};
+  const terse::Layout layout = layout_of();
+  std::atomic<int> done = 0, arrived = 0;
+  Event passed;
+  ThreadGroup(3, 20s).run([&](Threads& transport) {
+    std::vector<terse::bf16> x(static_cast<std::size_t>(layout.size()), number<terse::bf16>(1)),
+        g(x.size(), number<terse::bf16>(0x1p-12F));
+    terse::Optimizer before{
+        sgd, transport, layout, {}, terse::executor::host{}, terse::Numbers<terse::bf16>{}};
+    for (int step = 0; step < 7; ++step) before.step(x, g);  // less than half of a bf16's last bit
+    CHECK(terse::widened(x[0]) == 1);
+    if (transport.rank() == 1) {
+      CHECK(passed.wait());
+      throw std::runtime_error("lost");
+    }
+    if (++arrived == 2) passed.set();
+    CHECK_THROWS_AS(before.step(x, g), peer_error);
+    Threads ranks = transport.regroup().transport;
+    terse::Optimizer now{sgd, ranks, layout, {}, terse::executor::host{}, terse::Numbers<terse::bf16>{}};
+    terse::carry_over(before, now, x);
+    for (int step = 0; step < 7; ++step) now.step(x, g);
+    CHECK(terse::widened(x[0]) == 1 - 0x1p-8F);  // the nearest to 1 - 14 / 4096
+    ++done;
+  });
+  CHECK(done == 2);
 }
 
 TEST_CASE("carry_over refuses an optimizer that has taken steps, and changes nothing") {

@@ -42,13 +42,16 @@ std::vector<Carrying> agree_to_carry(T& channel, std::uint64_t steps, bool joins
   return all;
 }
 
-/// A visitor that lists the counts of a state.
+/// A visitor that lists the counts of a state, without those of an inner recipe that runs alone.
 struct ListCounts {
   std::vector<std::uint64_t*>& counts;
+  bool inner_alone;
 
   template <class View>
   void operator()(const std::string&, View, index_t) const {}
-  void operator()(const std::string&, std::uint64_t& value) const { counts.push_back(&value); }
+  void operator()(const std::string& name, std::uint64_t& value) const {
+    if (!inner_alone || !name.starts_with("inner_")) counts.push_back(&value);
+  }
 };
 
 /// A visitor that sends an arena from one rank to the others, unless all have equal bits.
@@ -58,12 +61,19 @@ struct SendFrom {
   int root;
   bool& sent;
 
-  template <class View>
-  void operator()(const char*, View arena) const {
+  template <class V, class Space>
+  void operator()(const std::string&, view<V, Space> arena, index_t = 0) const {
     const std::vector<std::uint64_t> hashes = all_gather(channel, hash_of(arena));
     if (std::adjacent_find(hashes.begin(), hashes.end(), std::not_equal_to<>()) == hashes.end()) return;
-    broadcast(channel, arena, root);
     sent = true;
+    if constexpr (std::is_same_v<Space, typename T::memory>) {
+      broadcast(channel, arena, root);
+    } else {
+      buffer<V, typename T::memory> there(arena.size());
+      upload(view<const V>(arena), there.all());
+      broadcast(channel, there.all(), root);
+      download(view<const V, typename T::memory>(there.all()), arena);
+    }
   }
 };
 
@@ -107,38 +117,44 @@ CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now
   else if (reason.empty())
     reason = lacking(missing);
   const std::vector<Carrying> ranks = agree_to_carry(channel, steps, joins, reason);
-  std::vector<int> joining;
   bool any = false;  // rank has a state
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].joins != 0) {
-      joining.push_back(static_cast<int>(rank));
-    } else if (!any || ranks[rank].steps > ranks[static_cast<std::size_t>(result.ahead)].steps) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank].joins == 0 &&
+        (!any || ranks[rank].steps > ranks[static_cast<std::size_t>(result.ahead)].steps)) {
       result.ahead = static_cast<int>(rank);
       any = true;
     }
-  }
   if (!any)
     throw usage_error(
         "no rank has a state to carry over: all have called carry_over(now, parameters), which is for ranks "
         "that join",
         channel.rank());
+  // Parts of a state are initialized in the first step, so a rank that has taken none joins those that have.
+  const bool begun = ranks[static_cast<std::size_t>(result.ahead)].steps > 0;
+  std::vector<int> joining;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank].joins != 0 || (begun && ranks[rank].steps == 0))
+      joining.push_back(static_cast<int>(rank));
   if (!joining.empty()) {
+    const bool takes = std::find(joining.begin(), joining.end(), channel.rank()) != joining.end();
+    if (takes) parts = CarriedParts();
     parts.give(channel, result.ahead, joining);
-    if (joins) now.walk(look);
+    if (takes) now.walk(look);
     agree_to_carry(channel, steps, joins, lacking(missing));
   }
   now.walk(bring);
   if constexpr (!own_counts<decltype(now.recipe)>()) {
     std::vector<std::uint64_t*> counts;
-    now.walk(ListCounts{counts});
+    now.walk(ListCounts{counts, inner_alone<decltype(now.recipe)>()});
     for (std::uint64_t* count : counts)
       *count = all_gather(channel, *count)[static_cast<std::size_t>(result.ahead)];
   }
   // Parameters change last, when no message can fail any more.
   buffer<typename Parameters::element, typename Parameters::space> staged(given.size());
   bring(CarriedParts::parameters, staged.all(), 0);
-  now.walk_shared(staged.all(),
-                  SendFrom<std::remove_reference_t<decltype(channel)>>{channel, result.ahead, result.sent});
+  const SendFrom<std::remove_reference_t<decltype(channel)>> send{channel, result.ahead, result.sent};
+  now.walk_derived(send);
+  now.walk_shared(staged.all(), send);
   barrier(channel);
   CarriedParts done;
   CarriedParts::List{&done}(CarriedParts::parameters, staged.all(), 0);
@@ -160,7 +176,7 @@ CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now
 ///
 /// Each rank keeps its own parameters, momenta and errors. Counts (unless each rank has its own), and what all ranks share (after a meeting the parameters, and the
 /// buffers of outer steps), become those of the rank with the most steps: in the round that has failed, some ranks may have
-/// finished the step. The lost rank's error is lost, and so are errors of means at ranks that own other elements now (`zeroed`).
+/// finished the step. A rank that has taken no step yet gets the model and the state of that rank, as one that joins. The lost rank's error is lost, and so are errors of means at ranks that own other elements now (`zeroed`).
 /// Rates that were set by `group(id)` or `rescale` must be set again.
 ///
 /// `before` takes no more steps; `now` has the same recipe, layout and options, and has taken none. Late means and meetings that are in

@@ -231,6 +231,11 @@ class Optimizer {
   /// Visits the arenas that are equal on all ranks after the step just taken, the parameters unless they differ: visit(name, view).
   template <class Parameters, class Visit>
   void walk_shared(Parameters parameters, const Visit& visit);
+  /// Visits the other parts that are equal on all ranks, such as masks: visit(name, view, offset).
+  template <class Visit>
+  void walk_derived(const Visit& visit) {
+    detail::walk_derived(state_, visit);
+  }
   /// Drops messages in flight after a loss of a rank, for carry_over: no call waits for them. No step may follow.
   void drop_rounds() { detail::drop_rounds(state_, executor_); }
 

@@ -72,6 +72,12 @@ constexpr bool own_counts() {
   if constexpr (requires { Composed<R>::own_counts; }) return Composed<R>::own_counts;
   return false;
 }
+/// Checks whether the inner recipe of this one runs on each rank alone.
+template <class R>
+constexpr bool inner_alone() {
+  if constexpr (requires { Composed<R>::inner_alone; }) return Composed<R>::inner_alone;
+  return false;
+}
 /// Checks whether all ranks hold equal parameters after the step just taken.
 template <class R, class State>
 bool alike(const R& recipe, const State& state) {
@@ -99,6 +105,11 @@ template <class State, class Visit>
 void walk_shared(State& state, const Visit& visit) {
   // In a generic lambda, nvcc 13.0 reports this requires-expression as an error.
   if constexpr (requires { state.walk_shared(visit); }) state.walk_shared(visit);
+}
+/// Visits the other parts that are equal on all ranks, if the state has walk_derived.
+template <class State, class Visit>
+void walk_derived(State& state, const Visit& visit) {
+  if constexpr (requires { state.walk_derived(visit); }) state.walk_derived(visit);
 }
 /// A state that may have messages in flight between steps.
 template <class State, class E>

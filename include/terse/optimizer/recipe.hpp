@@ -45,6 +45,7 @@ struct StepInput {
 ///       walk(visit)        visits each part once: visit(name, view, offset) or visit(name, uint64&)
 ///       walk_buffers(visit)    optional: visit(view) for each buffer of n floats that an outer step may reset or average
 ///       walk_shared(visit) optional: visit(name, view) for each buffer of n floats that is the same on all ranks
+///       walk_derived(visit)    optional: visit(name, view, offset) for each other part that is the same on all ranks, such as masks
 ///       drop_rounds(executor)  optional: drops messages in flight between steps after a loss of a rank, so that neither walk nor the
 ///                          destructor waits for ranks; local steps in these messages must be in later ones
 ///       full_precision()   returns whether the next step averages gradients exactly
@@ -71,6 +72,8 @@ struct StepInput {
 ///     static constexpr bool goes_on = true          the ranks that are left may go on with their own states without a lost rank's,
 ///                                                   see carry_over
 ///     static constexpr bool own_counts = true       ranks count their steps independently of each other
+///     static constexpr bool inner_alone = true      parts of its State whose names begin with "inner_" are of an inner recipe that runs
+///                                                   on each rank alone
 ///     static constexpr bool keeps_masters = true    its State keeps the fp32 masters of 16-bit models, after a call of
 ///                                                   keep_masters(); steps get no values of such parameters
 ///     template <class T> static constexpr bool check_on()    checks a transport's type T by static_assert, for the recipe

@@ -132,6 +132,14 @@ struct TwoStagesState {
       if (!Pair::local_momentum || !keeps<typename Pair::M2>(Pair::names.names[k]))
         visit(Pair::names.names[k], buffers[k].all());
   }
+  /// See recipe.hpp: what the stage's start derives from the mean of all ranks.
+  template <class Visit>
+  TERSE_COLD void walk_derived(const Visit& visit) {
+    for (std::size_t k = 0; k < layer_numbers.size(); ++k)
+      visit(Pair::layer_names.names[k], layer_numbers[k].all(), index_t{0});
+    if constexpr (Pair::carries) masked->walk(visit);
+    if constexpr (Pair::compresses) watch->walk(visit);
+  }
   template <class Visit>
   TERSE_COLD void walk(Visit&& visit) {
     for (std::size_t k = 0; k < buffers.size(); ++k)

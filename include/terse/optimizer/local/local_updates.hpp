@@ -105,6 +105,7 @@ struct LocalUpdatesOf {
   /// Returns false: steps differ in more than their scalars.
   static bool recordable() { return false; }
   static constexpr bool never_alike = Schedule::late || !P::exact;
+  static constexpr bool inner_alone = !Where::talks;
   static constexpr bool goes_on = !detail::starts_exactly<F>() &&
                                   (!Where::talks || detail::goes_on<Inner>()) &&
                                   (!Schedule::late || requires { Rule::shared; });

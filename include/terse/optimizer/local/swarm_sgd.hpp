@@ -39,7 +39,7 @@ struct SwarmSgd {
                 "code that is decoded with the reader's own parameters (Lattice, Moniqua)");
 
   static constexpr bool models_differ = true;
-  static constexpr bool goes_on = true;
+  static constexpr bool goes_on = true, inner_alone = true;
 
   static constexpr int scalars = detail::scalars_of<Inner>();
 
