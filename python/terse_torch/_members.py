@@ -11,8 +11,8 @@ import torch.distributed
 from . import _native
 
 
-replaced = weakref.WeakSet()
-"""Process groups in whose place `Members` has made others."""
+replaced, stepped = weakref.WeakSet(), weakref.WeakSet()
+"""Process groups in whose place `Members` has made others, and those over which an optimizer has taken a step."""
 
 
 def _gloo(store, rank, size, timeout):
@@ -39,7 +39,7 @@ class Members:
 
         members = terse_torch.Members(store, rank, size, deadline=20)  # or Members.join(store, deadline=20)
         optimizer, changed, lost = None, True, None
-        while changed or optimizer.steps < total:
+        while True:
             if lost:
                 members.regroup(lost)
             lost = None
@@ -50,11 +50,13 @@ class Members:
                 elif changed:
                     optimizer.carry_over(members.group)
                 changed = False
+                if optimizer.steps >= total:
+                    break
                 optimizer.zero_grad(); loss(model, members.number).backward(); optimizer.step()
                 changed = optimizer.steps % 30 == 0 and members.admit()
             except (terse_torch.PeerError, terse_torch.MismatchError) as failure:
-                if optimizer is None and isinstance(failure, terse_torch.MismatchError):
-                    raise  # this rank has other settings
+                if optimizer is None and (isinstance(failure, terse_torch.MismatchError) or not members.joined):
+                    raise  # the job has not begun, or this rank joins with other settings
                 lost, changed = failure, True
 
     store     a torch.distributed store that outlives each rank: a FileStore, or a TCPStore whose server runs in a process that is
@@ -121,12 +123,13 @@ class Members:
     def regroup(self, lost=None):
         """Goes on without lost ranks, after a PeerError, or a MismatchError since ranks have joined with other settings: `group` becomes one
         of the ranks that call this. It returns the numbers of the lost ranks. Lost are those that don't call it in time. Collective among the
-        ranks that are left. Raises a PeerError if the others have gone on without this rank, and the MismatchError if no rank is lost.
+        ranks that are left. Raises a PeerError if the others have gone on without this rank. Raises `lost` if no rank is, and it is a
+        MismatchError or no step was taken over the group that has failed: the error would come again.
         Messages of the group before fail: let go of it, and of what was made with it (optimizer.carry_over does)."""
         culprit, mismatch = getattr(lost, "culprit", -1), isinstance(lost, _native.MismatchError)
-        before = self.numbers
-        self._go_on(self.numbers[culprit] if 0 <= culprit < self.size else -1, suspects=self._guests if mismatch else ())
-        if mismatch and self.numbers == before:
+        before, repeats = self.numbers, lost is not None and (mismatch or self.group not in stepped)
+        self._go_on(self.numbers[culprit] if 0 <= culprit < self.size else -1, suspects=self._guests if mismatch and self.group not in stepped else ())
+        if repeats and self.numbers == before:
             raise lost
         return [number for number in before if number not in self.numbers]
 

@@ -232,6 +232,7 @@ class Optimizer(torch.optim.Optimizer):
             segment.take()
         self.result = self._native.step(self._values.data_ptr(), self._gradients.data_ptr(), self._rates(), scale)
         self._overlap = None
+        _members.stepped.add(self._group)
         self._written()
         return loss
 

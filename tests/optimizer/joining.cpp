@@ -69,6 +69,12 @@ void run_with(ThreadGroup& group, int guests, const std::function<void(Threads&)
 TEST_CASE("a thread joins a group, and messages reach it") {
   ThreadGroup group(3, 20s);
   std::atomic<int> done = 0;
+  const auto refuses = [](Threads& before, int rank) {
+    const std::string told =
+        "terse: rank " + std::to_string(rank) + ": this rank has gone on in another group";
+    CHECK_THROWS_WITH_AS(terse::barrier(before), doctest::Contains(told.c_str()), terse::usage_error);
+    CHECK_THROWS_WITH_AS(before.here(), doctest::Contains(told.c_str()), terse::usage_error);
+  };
   const auto together = [&](Threads& four, int first) {
     CHECK(four.size() == 4);
     CHECK(sum_of(four, first) == 0 + 1 + 2 + 10);
@@ -78,14 +84,16 @@ TEST_CASE("a thread joins a group, and messages reach it") {
       group, 1,
       [&](Threads& transport) {
         const int rank = transport.rank();
+        Threads reversed = transport.split(0, -rank);
         auto wider = wait_and_admit(transport);
         REQUIRE(wider);
         CHECK(wider->before == std::vector<int>{0, 1, 2, -1});
         CHECK(wider->transport.rank() == rank);
-        CHECK_THROWS_WITH_AS(transport.admit(), doctest::Contains("the ranks have gone on in another group"),
+        CHECK_THROWS_WITH_AS(static_cast<void>(transport.admit()),
+                             doctest::Contains("the ranks have gone on in another group"),
                              terse::usage_error);
-        CHECK_THROWS_WITH_AS(terse::barrier(transport),
-                             doctest::Contains("this rank has gone on in another group"), terse::usage_error);
+        refuses(transport, rank);
+        refuses(reversed, rank);
         together(wider->transport, rank);
       },
       [&](Threads& transport) {
@@ -224,11 +232,13 @@ TEST_CASE("a thread that no rank admits is told why") {
   std::this_thread::sleep_for(200ms);
   group.run([](Threads& transport) {
     Threads channel = transport.split(0, transport.rank());
-    CHECK_THROWS_WITH_AS(channel.admit(), doctest::Contains("a channel that split has made"),
-                         terse::usage_error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(channel.admit()),
+                         doctest::Contains("a channel that split has made"), terse::usage_error);
   });
   guest.join();
   CHECK(text.find("the group has ended before it has admitted this rank") != std::string::npos);
+  CHECK_THROWS_WITH_AS(group.add_rank([](Threads&) {}, 100s), doctest::Contains("the group has ended"),
+                       peer_error);
 }
 
 /// Sets an event at the end of its thread.
@@ -279,11 +289,33 @@ TEST_CASE("a rank without which the others have gone on is told so by admit") {
       return;
     }
     CHECK(gone_on.wait());
-    CHECK_THROWS_WITH_AS(transport.admit(), doctest::Contains("the other ranks go on without this one"),
-                         peer_error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(transport.admit()),
+                         doctest::Contains("the other ranks go on without this one"), peer_error);
     told = true;
   });
   CHECK(told);
+}
+
+TEST_CASE("a rank that has joined and neither asks nor ends is left at the deadline") {
+  ThreadGroup group(2, 1s);
+  Event gone_on;
+  std::atomic<int> sum = 0;
+  run_with(
+      group, 1,
+      [&](Threads& transport) {
+        auto wider = wait_and_admit(transport);
+        REQUIRE(wider);
+        auto [two, numbers] = wider->transport.regroup();
+        CHECK(numbers == std::vector<int>{0, 1});
+        sum += static_cast<int>(sum_of(two, 1));
+        gone_on.set();
+      },
+      [&](Threads& transport) {
+        CHECK(gone_on.wait());
+        CHECK_THROWS_WITH_AS(static_cast<void>(transport.regroup()),
+                             doctest::Contains("the other ranks go on without this one"), peer_error);
+      });
+  CHECK(sum == 4);
 }
 
 TEST_CASE("ranks that have joined go on after the group's own programs have ended") {
@@ -467,7 +499,7 @@ TEST_CASE("ranks join one after another, and one with other settings ends alone"
     std::unique_ptr<Trainer> optimizer;
     bool changed = true, lost = false;
     std::uint64_t last = 100000;
-    while (changed || optimizer->steps() < last) {
+    while (true) {
       if (lost) transport = transport.regroup().transport;
       lost = false;
       try {
@@ -481,6 +513,7 @@ TEST_CASE("ranks join one after another, and one with other settings ends alone"
           changed = false;
           sizes[static_cast<std::size_t>(transport.size())].set();
         }
+        if (optimizer->steps() >= last) break;
         gradient(transport.rank(), x, g);
         optimizer->step(x, g);
         if (transport.size() == 4 && last == 100000) last = optimizer->steps() / 3 * 3 + 30;
@@ -491,6 +524,7 @@ TEST_CASE("ranks join one after another, and one with other settings ends alone"
           }
         std::this_thread::sleep_for(100us);
       } catch (const peer_error&) {
+        if (!optimizer && !joins) throw;
         lost = changed = true;
       } catch (const terse::mismatch_error&) {
         if (!optimizer) throw;

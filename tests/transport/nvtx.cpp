@@ -184,10 +184,14 @@ TEST_CASE("ranges end when batches do, after errors, in channels and in collecti
 
 TEST_CASE("the range of an abandoned batch ends") {
   const Case closed;
+  std::atomic<bool> there = false;
   ThreadGroup(2, std::chrono::seconds(20)).run([&](Threads& threads) {
     NvtxRanges<Threads> network(threads.split(0, threads.rank()));
     std::byte never{};
     const Receive receive{1, &never, 1, false};
+    there = there || network.rank() == 1;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!there && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
     if (network.rank() == 0) (void)network.exchange({}, {&receive, 1}, Phase::forward);
   });
   CHECK(count(seen().started, "forward") == 1);

@@ -1011,7 +1011,8 @@ TEST_CASE("a rank that says that it is at work is waited for, and so are those t
   // Those that have waited for it get the deadline for their own work, whether they receive or send.
   for (const bool sends : {false, true}) {
     CAPTURE(sends);
-    check_all_returned(outcomes(3, 600ms, [&](Threads& transport) {
+    check_all_returned(outcomes(3, 600ms, [&](Threads& group) {
+      Threads transport = group.split(0, -group.rank());
       int value = 0;
       const int rank = transport.rank();
       if (rank == 2) work(transport, 45);

@@ -15,6 +15,7 @@
 #include "terse/core/view.hpp"
 #include "terse/optimizer/carried_parts.hpp"
 #include "terse/optimizer/optional_parts.hpp"
+#include "terse/transport/agreement.hpp"
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/call.hpp"
 #include "terse/transport/collectives.hpp"
@@ -28,17 +29,20 @@ struct Carrying {
   std::uint64_t steps, joins, refuses;
 };
 
-/// Throws usage_error on all ranks if one has a reason not to take part; otherwise returns the situations of all. Collective.
+/// Throws if a rank has a reason not to take part: usage_error on that rank, mismatch_error on the others. Otherwise returns the
+/// situations of all. Collective.
 template <class T>
 std::vector<Carrying> agree_to_carry(T& channel, std::uint64_t steps, bool joins, const std::string& reason) {
   const std::vector<Carrying> all =
       all_gather(channel, Carrying{steps, joins ? 1U : 0U, reason.empty() ? 0U : 1U});
-  if (!reason.empty()) throw usage_error(reason + "; nothing was changed", channel.rank());
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].refuses != 0)
-      throw usage_error(
-          "rank " + std::to_string(rank) + " can't carry its state over, and says why; nothing was changed",
-          channel.rank());
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].refuses == 0) continue;
+    meet_before_error(channel);
+    if (!reason.empty()) throw usage_error(reason + "; nothing was changed", channel.rank());
+    throw mismatch_error(
+        "rank " + std::to_string(rank) + " can't carry its state over, and says why; nothing was changed",
+        channel.rank());
+  }
   return all;
 }
 
@@ -124,11 +128,13 @@ CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now
       result.ahead = static_cast<int>(rank);
       any = true;
     }
-  if (!any)
+  if (!any) {
+    meet_before_error(channel);
     throw usage_error(
         "no rank has a state to carry over: all have called carry_over(now, parameters), which is for ranks "
         "that join",
         channel.rank());
+  }
   // Parts of a state are initialized in the first step, so a rank that has taken none joins those that have.
   const bool begun = ranks[static_cast<std::size_t>(result.ahead)].steps > 0;
   std::vector<int> joining;
@@ -182,8 +188,8 @@ CarriedOver carry(CarriedParts& parts, bool joins, std::uint64_t steps, Now& now
 /// `before` takes no more steps; `now` has the same recipe, layout and options, and has taken none. Late means and meetings that are in
 /// flight in `before` are dropped: local steps in these messages are part of later ones.
 ///
-/// Collective among the ranks of `now`. Throws usage_error for optimizers that differ; nothing else has changed then. After a peer_error
-/// parameters and `before` are unchanged, too: regroup, and carry `before` over to another optimizer. For recipes in which
+/// Collective among the ranks of `now`. Throws usage_error on a rank whose optimizers differ, and mismatch_error on the others; nothing else
+/// has changed then. After a peer_error parameters and `before` are unchanged, too: regroup, and carry `before` over to another optimizer. For recipes in which
 /// a sum over all ranks has a meaning (gradient tracking, D2, CHOCO, EF21) and for state
 /// that is sharded among ranks, resume from a checkpoint (checkpoint::load_elastic). Cost: two copies of the state;
 /// 8 bytes to each rank for each shared arena, and the arena itself if ranks differ.

@@ -10,6 +10,7 @@
 #include "terse/core/error.hpp"
 #include "terse/core/hash.hpp"
 #include "terse/core/layout.hpp"
+#include "terse/transport/agreement.hpp"
 #include "terse/transport/assembly.hpp"
 #include "terse/transport/channel.hpp"
 #include "terse/transport/collectives.hpp"
@@ -44,6 +45,7 @@ class Comparison {
     arenas(Visit{&look});
     look.closer = find_odd(hashes_(channel, look.mine, Phase::setup)).has_value();
     if (look.closer) arenas(Visit{&look});
+    if (look.apart) meet_before_error(channel);
     return std::move(look.apart);
   }
 

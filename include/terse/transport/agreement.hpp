@@ -30,6 +30,27 @@ using MoreToSay = std::function<std::string(const std::vector<std::uint64_t>& al
 TERSE_COLD std::uint64_t compare_fields(std::span<const Agreed> fields, const std::vector<std::uint64_t>& all,
                                         int here, const MoreToSay& more);
 
+/// Waits until all ranks have found the difference that this rank is about to throw: those that hear of its end first would take it
+/// for lost.
+template <Transport T>
+TERSE_COLD void meet_before_error(T& channel) {
+  try {
+    barrier(channel, Phase::setup);
+  } catch (const peer_error&) {
+    // A rank that has left the barrier may have ended its program.
+  }
+}
+/// Returns compare(), which throws mismatch_error on all ranks if it does on one.
+template <Transport T, class Compare>
+TERSE_COLD auto compare_together(T& channel, const Compare& compare) {
+  try {
+    return compare();
+  } catch (const mismatch_error&) {
+    meet_before_error(channel);
+    throw;
+  }
+}
+
 }  // namespace detail
 
 /// Compares the fields of all ranks and returns their hash. Collective. Throws mismatch_error that names the first field
@@ -43,7 +64,8 @@ TERSE_COLD std::uint64_t agree(T& channel, std::span<const detail::Agreed> field
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(channel.size()));
   detail::CheckedGather gather(channel.size());
   gather(channel, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)), Phase::setup);
-  return detail::compare_fields(fields, all, channel.rank(), more);
+  return detail::compare_together(channel,
+                                  [&] { return detail::compare_fields(fields, all, channel.rank(), more); });
 }
 
 namespace detail {
@@ -76,12 +98,13 @@ template <Transport T>
 TERSE_COLD void agree_on_settings(T& channel, const char* what, const SettingsList& mine) {
   const Call call(Verb::agree);
   Assembly<std::uint64_t, T> counts(channel);
-  compare_counts(counts(channel, mine.values.size(), Phase::setup), mine, what, channel.rank());
+  const auto numbers = counts(channel, mine.values.size(), Phase::setup);
+  compare_together(channel, [&] { compare_counts(numbers, mine, what, channel.rank()); });
   std::vector<double> all(mine.values.size() * static_cast<std::size_t>(channel.size()));
   CheckedGather gather(channel.size());
   gather(channel, std::as_bytes(std::span(mine.values)), std::as_writable_bytes(std::span(all)),
          Phase::setup);
-  compare_values(all, mine, what, channel.rank());
+  compare_together(channel, [&] { compare_values(all, mine, what, channel.rank()); });
 }
 
 }  // namespace detail

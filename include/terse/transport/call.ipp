@@ -36,7 +36,7 @@ TERSE_CORE const char* name(Verb verb) {
       "the making of a mailbox",
       "a measurement",
       "a comparison of settings",
-      "a carry_over"};
+      "a carry_over (also of ranks that join)"};
   return names[static_cast<std::size_t>(verb)];
 }
 

@@ -80,9 +80,9 @@ class Threads {
   ///     try { ... } catch (const terse::peer_error&) { auto [ranks, before] = transport.regroup(); ... }
   ///
   /// Collective among the survivors, on the transport that ThreadGroup::run, regroup or admit gave last. Optimizers, channels and
-  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`; if all ranks call it, as when they make different
-  /// calls; and if no rank is lost within the deadline. Throws peer_error if the others have gone on without this rank. Cost: no messages.
-  Regrouped<Threads> regroup();
+  /// tickets of the old group stay unusable. Throws usage_error on a channel from `split`, and if no rank is lost: all ranks have called it, as when they
+  /// make different calls, or none has ended within the deadline. Ranks that have joined with this group and don't call it are left then. Throws peer_error if the others have gone on without this rank. Cost: no messages.
+  [[nodiscard]] Regrouped<Threads> regroup();
 
   /// Admits the threads that wait in ThreadGroup::add_rank: returns a transport among the ranks and, after them, those that join; nothing if
   /// none waits. Never waits itself.
@@ -94,7 +94,7 @@ class Threads {
   /// come after another step: for ranks that never wait for each other (AsyncSwarmSgd). A rank that has gone on in a wider group gets
   /// usage_error from optimizers and channels of the old one, and from its `admit` unless `at_once`. Throws usage_error on a channel from
   /// `split`; peer_error if a rank is lost.
-  std::optional<Regrouped<Threads>> admit(bool at_once = false);
+  [[nodiscard]] std::optional<Regrouped<Threads>> admit(bool at_once = false);
 
   /// Makes a mailbox among this channel's ranks. Collective; throws usage_error unless all request packets of one size.
   detail::ThreadMailbox mailbox(index_t bytes);
@@ -109,6 +109,8 @@ class Threads {
   std::size_t world(int rank) const { return member(*channel_, rank); }
   void require_peer(int peer) const;
   void require_whole(const char* what) const;
+  /// Throws usage_error if this rank has gone on in another group.
+  void require_here() const;
   /// Returns this rank's end of the group in which the ranks go on.
   Regrouped<Threads> next_group() const;
   std::condition_variable& wake() { return shared_->wake[world(rank_)]; }

@@ -111,6 +111,7 @@ TERSE_CORE Threads::Ticket Threads::exchange(std::span<const Send> sends, std::s
 TERSE_CORE void Threads::here() {
   const std::lock_guard lock(shared_->mutex);
   if (!shared_->reason.empty()) give_up("at its work");
+  require_here();
   shared_->here[world(rank_)] = Shared::Clock::now();
 }
 
@@ -139,22 +140,27 @@ TERSE_CORE Regrouped<Threads> Threads::regroup() {
   const std::size_t me = world(rank_);
   std::unique_lock lock(shared_->mutex);
   require_whole("regroup");
+  require_here();
   if (shared_->next == nullptr && static_cast<int>(me) != shared_->culprit) {
     const std::uint64_t refused = shared_->refused;
     shared_->ask(me);
-    // A rank that others have refused may not have ended its program yet.
-    wake().wait_until(lock, detail::time_after(shared_->deadline), [&] {
+    const auto known = [&] {
       return shared_->next != nullptr || shared_->refused != refused || shared_->all_ask();
-    });
+    };
+    // A rank that others have refused may end its program later: then the others have the deadline from its end on.
+    if (shared_->reason.empty())
+      wake().wait_until(lock, detail::time_after(shared_->deadline),
+                        [&] { return known() || !shared_->reason.empty(); });
+    const bool lost = !shared_->reason.empty();
+    if (lost) wake().wait_until(lock, detail::time_after(shared_->deadline), known);
+    if (!lost && !known()) shared_->settle_without_loss();
     if (shared_->refused != refused)
       throw usage_error(
-          "all ranks have called regroup, so none is lost" +
-              (shared_->reason.empty() ? "" : ", and the error would come again: " + shared_->reason),
-          rank_);
-    if (shared_->next == nullptr && shared_->reason.empty() && !shared_->all_ask()) {
-      shared_->asks[me] = 0;
-      throw usage_error("regroup is for ranks that have lost one: no rank of this group is lost", rank_);
-    }
+          "no rank is lost: all have called regroup, or none has ended within the deadline. The error before "
+          "it "
+          "would come again" +
+              (shared_->reason.empty() ? "" : ": " + shared_->reason),
+          static_cast<int>(me));
     if (shared_->next == nullptr) shared_->go_on();
   }
   return next_group();
@@ -188,11 +194,15 @@ TERSE_CORE void Threads::require_whole(const char* what) const {
 
 TERSE_CORE void Threads::check(Phase phase) const {
   if (!shared_->reason.empty()) give_up("in " + detail::place_of(phase, detail::Call::current()));
+  require_here();
+}
+
+TERSE_CORE void Threads::require_here() const {
   if (shared_->moved[world(rank_)] != 0)
     throw usage_error(
         "this rank has gone on in another group: make optimizers and channels with the transport that admit "
         "or regroup has returned, and carry_over to them",
-        rank_);
+        static_cast<int>(world(rank_)));
 }
 
 TERSE_CORE Regrouped<Threads> Threads::next_group() const {

@@ -86,7 +86,9 @@ struct ThreadShared {
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<Guest*> waiting;
-    /// Refuses all who wait, since the group has ended.
+    bool closed = false;  // the group has ended
+    void open();
+    /// Refuses all who wait and who come later, since the group has ended.
     void close();
   };
 
@@ -112,7 +114,8 @@ struct ThreadShared {
   std::shared_ptr<Door> door;
   // Of Threads::regroup and admit:
   std::vector<char> asks;              // per world rank: it has asked to go on after a loss
-  std::uint64_t refused = 0;           // times that all ranks have asked, so that none is lost
+  std::uint64_t refused = 0;           // times that ranks have asked and none was lost
+  std::size_t guests = 0;              // ranks, the last ones, that have joined with this group
   std::vector<char> moved;             // per world rank: it has gone on in another group
   std::vector<std::uint64_t> admits;   // per world rank: its calls of admit
   std::uint64_t admitted = 0;          // calls of admit whose outcome is known
@@ -131,8 +134,12 @@ struct ThreadShared {
 
   void poison(int who, const std::string& why);
 
-  /// Notes that a rank asks to go on after a loss.
+  /// Notes that a rank asks to go on after a loss; refuses if all have.
   void ask(std::size_t rank);
+  /// Decides for ranks that have asked in vain that a rank is lost: makes the group without guests if these alone have not asked;
+  /// otherwise refuses.
+  void settle_without_loss();
+  void refuse();
   /// Checks whether all ranks that may go on have asked to: all but those whose programs have ended, and the culprit.
   bool all_ask() const;
   /// Makes the group of the ranks that have asked.

@@ -9,8 +9,14 @@
 
 namespace terse::detail {
 
+TERSE_CORE void ThreadShared::Door::open() {
+  const std::lock_guard lock(mutex);
+  closed = false;
+}
+
 TERSE_CORE void ThreadShared::Door::close() {
   const std::lock_guard lock(mutex);
+  closed = true;
   for (Guest* guest : waiting) guest->refused = true;
   waiting.clear();
   changed.notify_all();
@@ -55,10 +61,21 @@ TERSE_CORE void ThreadShared::poison(int who, const std::string& why) {
 
 TERSE_CORE void ThreadShared::ask(std::size_t rank) {
   asks[rank] = 1;
-  if (std::count(asks.begin(), asks.end(), 0) == 0) {
-    ++refused;
-    std::fill(asks.begin(), asks.end(), char{0});
-  }
+  if (std::count(asks.begin(), asks.end(), 0) == 0) refuse();
+  for (std::condition_variable& one : wake) one.notify_all();
+}
+
+TERSE_CORE void ThreadShared::settle_without_loss() {
+  const auto first_guest = asks.end() - static_cast<std::ptrdiff_t>(guests);
+  if (guests > 0 && std::count(asks.begin(), first_guest, 0) == 0)
+    go_on();
+  else
+    refuse();
+}
+
+TERSE_CORE void ThreadShared::refuse() {
+  ++refused;
+  std::fill(asks.begin(), asks.end(), char{0});
   for (std::condition_variable& one : wake) one.notify_all();
 }
 
@@ -85,6 +102,7 @@ TERSE_CORE void ThreadShared::let_in() {
   for (std::size_t rank = 0; rank < asks.size(); ++rank) before.push_back(static_cast<int>(rank));
   before.resize(before.size() + door->waiting.size(), -1);
   move();
+  next->guests = door->waiting.size();
   int rank = static_cast<int>(asks.size());
   for (Door::Guest* guest : door->waiting) *guest = {next, next_channel, rank++, false};
   door->waiting.clear();

@@ -24,6 +24,7 @@ TERSE_CORE void ThreadGroup::run_ranks(Call call, void* program) {
   for (int rank = 0; rank < ranks_; ++rank) members.push_back(rank);
   const auto channel = std::make_shared<detail::ThreadShared::Channel>(0, std::move(members));
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks_));
+  door_->open();
   const auto be_rank = [&](int rank) {
     try {
       run_rank(call, program, shared, channel, rank);
@@ -95,7 +96,8 @@ TERSE_CORE void ThreadGroup::run_further(Call call, void* program, Deadline pati
   detail::ThreadShared::Door::Guest guest;
   {
     std::unique_lock lock(door_->mutex);
-    door_->waiting.push_back(&guest);
+    guest.refused = door_->closed;
+    if (!guest.refused) door_->waiting.push_back(&guest);
     door_->changed.wait_until(lock, until, [&] { return guest.refused || guest.rank >= 0; });
     if (guest.refused) throw peer_error("the group has ended before it has admitted this rank", -1, -1);
     if (guest.rank < 0) {
