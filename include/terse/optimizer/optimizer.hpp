@@ -51,13 +51,11 @@ class Optimizer {
   using State = typename detail::Composed<R>::template State<E>;
   static_assert(detail::scalars_of<R>() <= StepScalars::most_own,
                 "terse: the policies of a recipe have room for 14 scalars");
-  static constexpr bool is_narrow = !std::is_same_v<P, float>;
-  using Masters = detail::Masters<E, P, is_narrow && !detail::keeps_masters<R>()>;
+  using Masters = detail::Masters<E, P, !std::is_same_v<P, float> && !detail::keeps_masters<R>()>;
 
  public:
   using runs_on = E;
   using parameter = P;
-
   R recipe;  ///< the hyper-parameters, such as the learning rate; may change between steps
 
   Optimizer(R recipe_, T& transport, const Layout& layout, const Options& options = {}, E executor = {},
@@ -220,8 +218,7 @@ class Optimizer {
   /// Returns the optimizer's own channel, for collective work between steps.
   T& channel() { return transport_; }
 
-  /// Visits every part of the state once: visit(name, view, arena offset) or visit(name, uint64&). Saving, loading, counting and
-  /// printing all use this function.
+  /// Visits every part of the state once, to save, load, count or print it: visit(name, view, arena offset) or visit(name, uint64&).
   template <class Visit>
   void walk(Visit&& visit) {
     visit("steps", steps_);
@@ -229,13 +226,11 @@ class Optimizer {
     state_.walk(visit);
   }
   /// Visits the arenas that are equal on all ranks after the step just taken, the parameters unless they differ: visit(name, view).
+  /// `walk_derived` visits the other parts that are equal, such as masks: visit(name, view, offset).
   template <class Parameters, class Visit>
   void walk_shared(Parameters parameters, const Visit& visit);
-  /// Visits the other parts that are equal on all ranks, such as masks: visit(name, view, offset).
   template <class Visit>
-  void walk_derived(const Visit& visit) {
-    detail::walk_derived(state_, visit);
-  }
+  void walk_derived(const Visit& visit);
   /// Drops messages in flight after a loss of a rank, for carry_over: no call waits for them. No step may follow.
   void drop_rounds() { detail::drop_rounds(state_, executor_); }
 

@@ -40,7 +40,7 @@ TERSE_COLD Optimizer<R, T, E, N>::Optimizer(R recipe_, T& transport, const Layou
       masters_(layout_) {
   now_ = buffer<StepScalars, typename E::memory>(static_cast<index_t>(scalars_.size()));
   ready_.resize(layout_.segments().size());
-  if constexpr (is_narrow && detail::keeps_masters<R>()) state_.keep_masters();
+  if constexpr (!std::is_same_v<P, float> && detail::keeps_masters<R>()) state_.keep_masters();
   if constexpr (requires { detail::composed(recipe).compressor; })
     if (rank() == 0 && size() > 1) {
       const Plan compressed(detail::composed(recipe).compressor, layout_, layout_.range(), 1, false);
@@ -157,6 +157,12 @@ void Optimizer<R, T, E, N>::walk_shared([[maybe_unused]] Parameters parameters,
     if constexpr (Masters::kept) visit("masters", masters_.all());
   }
   detail::walk_shared(state_, visit);
+}
+
+template <class R, class T, Executor E, class N>
+template <class Visit>
+void Optimizer<R, T, E, N>::walk_derived(const Visit& visit) {
+  detail::walk_derived(state_, visit);
 }
 
 template <class R, class T, Executor E, class N>

@@ -156,4 +156,5 @@ class Threads {
 
 #ifndef TERSE_SEPARATE
 #include "terse/transport/thread_rank.ipp"
+#include "terse/transport/thread_regroup.ipp"
 #endif
