@@ -215,7 +215,7 @@ class Members:
                 raise _native.PeerError(f"terse_torch: ranks {missing} of '{self._name}' are not here after {self._deadline} seconds")
             time.sleep(0.005)
         store = torch.distributed.PrefixStore(self._key("group"), self._store)
-        store.set_timeout(datetime.timedelta(seconds=self._deadline))
-        # Gloo waits five times as long for a connection that a rank has not made before it died; others see at once that theirs is closed, and
-        # wait for the deadline in the next generation.
+        # All are here, so a rank that does not connect within half the deadline is lost: others may know it at once, and wait for the deadline
+        # in the next generation. Gloo waits for a rank's address in the store, and for a connection five times as long as for messages.
+        store.set_timeout(datetime.timedelta(seconds=self._deadline / 2))
         return _gloo(store, self.rank, self.size, datetime.timedelta(seconds=min(self._deadline, max(1.0, self._deadline / 10))))

@@ -137,7 +137,7 @@ def test_no_other_rank_is_lost_with_one_that_dies_while_it_connects(after):
             return members.numbers, time.monotonic() - begin < 30.0
 
         said = processes(5, program)
-    assert said[0][0] == "ended" and said[1:] == [("returned", ([1, 2, 3, 4], True))] * 4
+    assert said[0][0] == "ended" and said[1:] == [("returned", ([1, 2, 3, 4], True))] * 4, said
 
 
 def store_of(folder, ranks):
