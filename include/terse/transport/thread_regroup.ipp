@@ -29,10 +29,8 @@ TERSE_CORE Regrouped<Threads> Threads::regroup() {
     if (!lost && !known()) shared_->settle_without_loss();
     if (shared_->refused != refused)
       throw usage_error(
-          "no rank is lost: all have called regroup, or none has ended within the deadline. The error before "
-          "it "
-          "would come again" +
-              (shared_->reason.empty() ? "" : ": " + shared_->reason),
+          "no rank is lost: all have called regroup, or none has ended within the deadline" +
+              (shared_->reason.empty() ? "" : ", and the error would come again: " + shared_->reason),
           static_cast<int>(me));
     if (shared_->next == nullptr) shared_->go_on();
   }
