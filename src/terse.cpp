@@ -37,7 +37,6 @@
 #include "terse/transport/rendezvous.ipp"
 #include "terse/transport/thread_mailbox.ipp"
 #include "terse/transport/thread_rank.ipp"
-#include "terse/transport/thread_regroup.ipp"
 #include "terse/transport/thread_shared.ipp"
 #include "terse/transport/threads.ipp"
 #include "terse/transport/trace.ipp"

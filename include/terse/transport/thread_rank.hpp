@@ -156,5 +156,4 @@ class Threads {
 
 #ifndef TERSE_SEPARATE
 #include "terse/transport/thread_rank.ipp"
-#include "terse/transport/thread_regroup.ipp"
 #endif

@@ -134,6 +134,8 @@ struct ThreadShared {
 
   void poison(int who, const std::string& why);
 
+  /// Waits until the ranks that have asked to go on after a loss have a group; throws usage_error if no rank is lost.
+  void regroup(std::size_t me, std::unique_lock<std::mutex>& lock);
   /// Notes that a rank asks to go on after a loss; refuses if all have.
   void ask(std::size_t rank);
   /// Decides for ranks that have asked in vain that a rank is lost: makes the group without guests if these alone have not asked;

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "terse/core/error.hpp"
 #include "terse/core/separate.hpp"
+#include "terse/transport/deadline.hpp"
 #include "terse/transport/thread_shared.hpp"
 
 namespace terse::detail {
@@ -77,6 +79,24 @@ TERSE_CORE void ThreadShared::refuse() {
   ++refused;
   std::fill(asks.begin(), asks.end(), char{0});
   for (std::condition_variable& one : wake) one.notify_all();
+}
+
+TERSE_CORE void ThreadShared::regroup(std::size_t me, std::unique_lock<std::mutex>& lock) {
+  if (next != nullptr || static_cast<int>(me) == culprit) return;
+  const std::uint64_t before_this = refused;
+  ask(me);
+  const auto known = [&] { return next != nullptr || refused != before_this || all_ask(); };
+  // A rank that others have refused may end its program later: then the others have the deadline from its end on.
+  if (reason.empty())
+    wake[me].wait_until(lock, detail::time_after(deadline), [&] { return known() || !reason.empty(); });
+  const bool lost = !reason.empty();
+  if (lost) wake[me].wait_until(lock, detail::time_after(deadline), known);
+  if (!lost && !known()) settle_without_loss();
+  if (refused != before_this)
+    throw usage_error("no rank is lost: all have called regroup, or none has ended within the deadline" +
+                          (reason.empty() ? "" : ", and the error would come again: " + reason),
+                      static_cast<int>(me));
+  if (next == nullptr) go_on();
 }
 
 TERSE_CORE bool ThreadShared::all_ask() const {
