@@ -153,9 +153,11 @@ TEST_CASE("ranks that disagree lose none, and regroup says so instead of letting
     const terse::Send send{1 - me, mine.data(), bytes, 0};
     const terse::Receive receive{1 - me, theirs.data(), bytes, false};
     CHECK_THROWS_AS(transport.exchange({&send, 1}, {&receive, 1}, terse::Phase::setup).wait(), peer_error);
+    const auto begin = std::chrono::steady_clock::now();
     try {
       static_cast<void>(transport.regroup());
     } catch (const terse::usage_error& refusal) {
+      CHECK(std::chrono::steady_clock::now() - begin < 10s);  // not at the deadline
       told +=
           std::string(refusal.what()).find("no rank is lost: all have called regroup") != std::string::npos;
     }
